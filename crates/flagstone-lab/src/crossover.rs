@@ -231,7 +231,7 @@ fn chip(
     request: &Request,
 ) -> Result<EccNand<SimNand>, CrossoverError> {
     let mut probe = EccNand::simulated(profile, request.seed)?;
-    let space = flagstone::parts::space_options(&mut probe, options)?;
+    let space = flagstone_engine::space_options(&mut probe, options)?;
     let row_size = (8 + VALUE_SIZE) as f64;
     let leaf_size = f64::from(profile.geometry.page_size) * LEAF_USE;
     let pages = f64::from(table_rows(request.effort)) * row_size / leaf_size / FILL;

@@ -10,16 +10,15 @@ use std::os::unix::fs::FileTypeExt as _;
 use std::path::Path;
 use std::sync::Arc;
 
+use flagstone_engine::{
+    CheckReport, EngineError, EngineStats, OpenError, Options, RecoveryReport, Runtime,
+    VerifyOnOpen,
+};
 use flagstone_nand::{
     Access, EccNand, FileStorage, ImageNand, Nand, OpenDeviceError, Profile, SegmentFile, kind_of,
 };
 use flagstone_space::{BlockReport, SpaceStats, holds_pages};
 use tracing::{debug, info};
-
-use crate::engine::EngineStats;
-use crate::error::{EngineError, OpenError};
-use crate::options::{Durability, Options, VerifyOnOpen};
-use crate::runtime::{CheckReport, RecoveryReport, Runtime};
 
 mod backup;
 mod budget;
@@ -35,8 +34,6 @@ mod tables;
 mod transaction;
 
 pub use backup::{BackupError, BackupReport, verify_backup};
-pub(crate) use budget::WearAccount;
-pub use budget::{Allowance, AtLimit, WearBudget, WearStatus};
 pub use compact::{CompactError, CompactReport};
 pub use create::FileSize;
 pub use cursor::{Cursor, CursorMut, RowRef};
@@ -108,6 +105,19 @@ impl Database<AnyNand> {
     /// assert!(Database::open(&path, &options).is_err(), "one at a time");
     /// db.close()?;
     /// assert_eq!(Database::open(&path, &options)?.tables()?, ["t"]);
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
+    ///
+    /// Options may ask for a check of all that there is:
+    ///
+    /// ```
+    /// # let directory = tempfile::tempdir()?;
+    /// # let path = directory.path().join("db");
+    /// use flagstone::{Database, Options, VerifyOnOpen};
+    ///
+    /// let options = Options::default().with_verify_on_open(VerifyOnOpen::Check);
+    /// Database::create(&path, &options)?.close()?;
+    /// Database::open(&path, &options)?; // `OpenError::Unsound` would have named a fault
     /// # Ok::<(), Box<dyn std::error::Error>>(())
     /// ```
     ///
@@ -278,6 +288,24 @@ impl<D: Nand> Database<D> {
     }
 
     /// Begins a read-write transaction; dropping it aborts. See [`Transaction`].
+    ///
+    /// It waits for the locks of others as long as [`Options::lock_timeout`] lets it:
+    ///
+    /// ```
+    /// # let directory = tempfile::tempdir()?;
+    /// # let path = directory.path().join("db");
+    /// use std::time::Duration;
+    /// use flagstone::{Database, EngineError, Options};
+    ///
+    /// let options = Options::default().with_lock_timeout(Duration::from_millis(10));
+    /// let db = Database::create(&path, &options)?;
+    /// let table = db.table("t")?;
+    /// let mut first = db.begin();
+    /// first.put(table, b"key", b"1")?;
+    /// assert_eq!(db.begin().put(table, b"key", b"2"), Err(EngineError::LockTimeout));
+    /// first.commit()?;
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
     #[must_use]
     pub fn begin(&self) -> Transaction<D> {
         Transaction::begin(Arc::clone(&self.runtime))
@@ -434,11 +462,7 @@ impl<D: Nand> Database<D> {
     ///
     /// The device failed, now or before: what was not durable then is lost.
     pub fn flush(&self) -> Result<(), EngineError> {
-        let (lsn, before) = {
-            let engine = self.runtime.engine();
-            (engine.last_commit(), engine.sound())
-        };
-        self.runtime.wait_durable(lsn).map_err(|error| before.err().unwrap_or(error))
+        self.runtime.make_durable()
     }
 
     /// Merges all committed changes into their leaves, and writes a checkpoint: afterwards the leaves on
@@ -465,32 +489,19 @@ impl<D: Nand> Database<D> {
     ///
     /// The device failed, or has no room; commits are as durable as they were.
     pub fn merge(&self) -> Result<(), EngineError> {
-        self.flush()?;
-        self.runtime.load_runs()?;
-        self.runtime.merge_now()
+        self.runtime.merge_all()
     }
 
     /// Flushes and writes a checkpoint, so that the next opening has next to nothing to read, and a session
     /// that only reads writes nothing. After a session that changed nothing this writes nothing, either.
     ///
-    /// A database that is dropped instead loses nothing but commits of [`Durability::Deferred`].
+    /// A database that is dropped instead loses nothing but commits of [`Durability::Deferred`](crate::Durability::Deferred).
     ///
     /// # Errors
     ///
     /// The device failed; commits are as durable as they were.
     pub fn close(self) -> Result<(), EngineError> {
-        self.flush()?;
-        let (has_logged, sound) = {
-            let engine = self.runtime.engine();
-            (engine.has_logged(), engine.sound())
-        };
-        match sound {
-            // Nothing could be written, and nothing had to be.
-            Err(EngineError::ReadOnly | EngineError::WornOut) if !has_logged => {}
-            Err(error) => return Err(error),
-            Ok(()) if has_logged => self.runtime.close_now()?,
-            Ok(()) => {}
-        }
+        self.runtime.close()?;
         info!("closed");
         Ok(())
     }
@@ -525,17 +536,4 @@ pub struct Stats {
     pub limits: Limits,
     /// Programs by cause, garbage collection, wear.
     pub space: SpaceStats,
-}
-
-/// What [`Durability`] means for the thread that commits.
-pub(crate) fn settle<D: Nand>(
-    runtime: &Runtime<D>,
-    lsn: flagstone_space::Lsn,
-    durability: Durability,
-) -> Result<(), EngineError> {
-    match durability {
-        Durability::Deferred => Ok(()),
-        Durability::Immediate => runtime.wait_durable(lsn),
-        Durability::Group => runtime.wait_group(lsn),
-    }
 }

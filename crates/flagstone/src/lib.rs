@@ -55,55 +55,34 @@ struct Readme;
 // Derived code names the crate from outside, in its own tests too.
 extern crate self as flagstone;
 
-mod appends;
-mod bugs;
 mod database;
-mod delta;
-mod engine;
-mod error;
-#[cfg_attr(not(test), expect(dead_code, reason = "page locks and wait edges are for comparisons"))]
-mod lock;
-mod log;
-mod node;
-mod options;
-#[cfg(feature = "parts")]
-pub mod parts;
-mod runtime;
 mod salvage;
-mod sync;
 mod typed;
 
-pub use appends::{AppendScheme, Appends, BadScheme};
-pub use bugs::SeededBug;
 pub use database::{
-    Allowance, AnyNand, AtLimit, BackupError, BackupReport, Commit, CompactError, CompactReport,
-    Cursor, CursorMut, Database, Entry, FileSize, KeyValue, Limits, LoadError, LoadReport,
-    MissingRange, Range, RowRef, Snapshot, SoundRow, SoundRows, Stats, Transaction, WearBudget,
-    WearStatus, verify_backup,
+    AnyNand, BackupError, BackupReport, Commit, CompactError, CompactReport, Cursor, CursorMut,
+    Database, Entry, FileSize, KeyValue, Limits, LoadError, LoadReport, MissingRange, Range,
+    RowRef, Snapshot, SoundRow, SoundRows, Stats, Transaction, verify_backup,
 };
-pub use engine::{
-    Descriptor, Direction, Engine, EngineStats, Fetch, Fetched, Memory, Read, ReadNumber, Row,
-    RowValue, Savepoint, ScanRange, SnapshotId, Step, Stop, Table, Ticket, Wait,
-};
-pub use error::{Corruption, EngineError, OpenError};
 #[cfg(feature = "derive")]
 pub use flagstone_derive::{Key, Value};
+#[doc(inline)]
+pub use flagstone_engine::salvage::{DoubtCause, MissingCause};
+#[doc(inline)]
+pub use flagstone_engine::{
+    AbsentLeaf, Allowance, AppendScheme, Appends, AtLimit, BadScheme, Budget, CheckFault,
+    CheckReport, Collection, CommitBy, Compaction, Corruption, DecodeError, Descriptor, Direction,
+    Durability, Engine, EngineError, EngineStats, Fetch, Fetched, FileLock, Flush, FrameKind,
+    IndexFault, Memory, MergeTo, OpenError, Options, OptionsError, PRESETS, Preset, REGION_APPENDS,
+    REGION_SYSTEM, REGION_TABLES, REGION_VALUES, Read, ReadNumber, RecoveryReport,
+    RelocationFolding, Replacement, Row, RowPart, RowValue, Runtime, Savepoint, ScanRange,
+    SeededBug, SnapshotId, SpaceGuard, SplitTime, Step, Stop, SuperGroup, Table, Ticket,
+    VerifyOnOpen, Victim, Wait, WearBudget, WearLevelling, WearStatus, Work, WriteCount, Xid,
+};
+#[doc(inline)]
 pub use flagstone_space::{Bill, Cause};
-pub use lock::Xid;
-pub use options::{
-    AbsentLeaf, Budget, Collection, CommitBy, Compaction, Durability, FileLock, FrameKind, MergeTo,
-    Options, OptionsError, PRESETS, Preset, RelocationFolding, Replacement, SplitTime, SuperGroup,
-    VerifyOnOpen, Victim, WearLevelling, WriteCount,
-};
-pub use runtime::{
-    CheckFault, CheckReport, Flush, REGION_APPENDS, REGION_SYSTEM, REGION_TABLES, REGION_VALUES,
-    RecoveryReport, Runtime, SpaceGuard, Work,
-};
-pub use salvage::{
-    DoubtCause, KeySpan, MissingCause, SalvageError, SalvageMethod, SalvageReport, SalvagedTable,
-};
+pub use salvage::{KeySpan, SalvageError, SalvageMethod, SalvageReport, SalvagedTable};
 pub use typed::{
-    AnyIndex, DecodeError, EncodeKey, Finds, Found, FoundRows, Index, IndexFault, IndexReport,
-    IndexedTable, Key, MultiTable, Pairs, Reads, RowPart, StartsWith, TypedRange, TypedTable,
-    Value, Values,
+    AnyIndex, EncodeKey, Finds, Found, FoundRows, Index, IndexReport, IndexedTable, Key,
+    MultiTable, Pairs, Reads, StartsWith, TypedRange, TypedTable, Value, Values,
 };

@@ -1,14 +1,11 @@
 //! Saving what can be read of a damaged database into a new one.
 //!
-//! Owns which rows come back, what is told to be missing, and what may be older than it was. Shares nothing with the
-//! engine that runs but its decoders, and writes nothing to the device it reads.
+//! Owns what is told to be missing, and what may be older than it was. Which rows come back of a database that does not
+//! open is for the engine to say, whose module of this name has the rules SA2 and SA3. Writes nothing to the device it
+//! reads.
 //!
 //! - **SA1** A database that opens by a checkpoint is read as it is. Only where its pages do not read older images of them
 //!   are looked for.
-//! - **SA2** One that does not open is put together from every unit that reads whole, newest first, with the changes of
-//!   each commit that the log or a run still has.
-//! - **SA3** No row comes from an image or a record that does not read whole, or of a transaction that nothing says was
-//!   committed while a checkpoint reads.
 //! - **SA4** Whatever may be older than the newest commit is told as doubtful, by table and key range.
 //!
 //! ```text
@@ -17,23 +14,18 @@
 //!      └────────▶ survey of all pages ─▶ images by key ─▶ + log, runs ─▶ rows
 //! ```
 
-mod log;
-mod pages;
-mod scan;
 mod write;
 
 use std::path::Path;
 
+use flagstone_engine::salvage::{DoubtCause, MissingCause, Scanned};
+use flagstone_engine::{CATALOG, EngineError, OpenError, Options};
 use flagstone_nand::{Nand, Profile};
 use flagstone_space::MountError;
 use thiserror::Error;
 
-use self::scan::Scanned;
 use self::write::Writer;
 use crate::database::{AnyNand, Database, SoundRow, is_damage, open_device_to_salvage};
-use crate::engine::CATALOG;
-use crate::error::{EngineError, OpenError};
-use crate::options::Options;
 
 /// How a database was salvaged.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -42,46 +34,6 @@ pub enum SalvageMethod {
     Opened,
     /// It did not open: its pages were read one by one.
     Scanned,
-}
-
-/// Why rows are missing.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Error)]
-pub enum MissingCause {
-    /// No page that reads holds these keys.
-    #[error("no page of these keys reads")]
-    Unreadable,
-    /// The row is there, but a page of its large value does not read.
-    #[error("a page of the value does not read")]
-    Value,
-    /// The row is longer than the new database stores.
-    #[error("the row is too long for the new database")]
-    TooLong,
-}
-
-/// Why rows may be older than they were, or rows deleted since may be back.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Error)]
-pub enum DoubtCause {
-    /// The newest page of these keys does not read; an older one does.
-    #[error("the newest page of these keys does not read; an older one was taken")]
-    OlderPage,
-    /// A part of the log does not read: changes may have stood there.
-    #[error("a part of the log does not read, where changes may have stood")]
-    LogGap,
-    /// Some pages do not read, and nothing says what they held.
-    #[error("pages do not read that may have held newer rows")]
-    LostPages,
-    /// No checkpoint reads: it is not known what else there was.
-    #[error("no checkpoint reads that says what there was")]
-    NoCheckpoint,
-    /// The device ends before the blocks that its newest checkpoint knows.
-    #[error("the device was cut short")]
-    CutShort,
-    /// The database did not open, so nothing says for certain which pages were current.
-    #[error("the database did not open: which page of these keys was the newest is not certain")]
-    Unmounted,
-    /// A page with changes of a large transaction does not read.
-    #[error("a page with changes of a large transaction does not read")]
-    LostRun,
 }
 
 /// Keys of a table, and what became of their rows.
@@ -342,7 +294,8 @@ fn salvage_opened<S: Nand, D: Nand, W: FnMut(u64)>(
     report.damaged_pages = scanned.damaged_pages();
     for (table, name, range) in unread {
         writer.write_to(&name, false, &mut report)?;
-        scanned.copy(table, &name, &range.low, range.high.as_deref(), writer, &mut report)?;
+        let span = (range.low.as_slice(), range.high.as_deref());
+        writer.copy(&mut scanned, table, span, &mut report)?;
         let (low, high) = (range.low, range.high);
         report.doubtful.push(KeySpan { table: name, low, high, cause: DoubtCause::OlderPage });
     }
@@ -367,7 +320,7 @@ fn salvage_scanned<S: Nand, D: Nand, W: FnMut(u64)>(
     report.damaged_pages = scanned.damaged_pages();
     for (name, table, is_invented) in scanned.tables().map_err(source_lost)? {
         writer.write_to(&name, is_invented, &mut report)?;
-        scanned.copy(table, &name, &[], None, writer, &mut report)?;
+        writer.copy(&mut scanned, table, (&[], None), &mut report)?;
         debug_assert_ne!(table, CATALOG, "the catalog is none of the tables");
     }
     report.doubt_all(&scanned.doubts());

@@ -10,55 +10,13 @@ mod multi;
 mod table;
 mod value;
 
-use thiserror::Error;
+use flagstone_engine::DecodeError;
 
-pub use index::{AnyIndex, Found, FoundRows, Index, IndexFault, IndexReport, IndexedTable};
+pub use index::{AnyIndex, Found, FoundRows, Index, IndexReport, IndexedTable};
 pub use key::{EncodeKey, Finds, Key, StartsWith};
 pub use multi::{MultiTable, Pairs, Values};
 pub use table::{Reads, TypedRange, TypedTable};
 pub use value::Value;
-
-/// Why bytes are no key or value of a type.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Error)]
-#[non_exhaustive]
-pub enum DecodeError {
-    /// They end too early.
-    #[error("it is cut short")]
-    Truncated,
-    /// Bytes follow the end.
-    #[error("bytes follow its end")]
-    Trailing,
-    /// No variant has the number; or a `bool` is neither 0 nor 1.
-    #[error("no variant has its number")]
-    Variant,
-    /// Text is not UTF-8, or a character no character.
-    #[error("it is no text")]
-    Text,
-    /// A 0 in the bytes of a key has no meaning.
-    #[error("a zero in it has no meaning")]
-    Escape,
-    /// A number of elements is out of range.
-    #[error("its number of elements is out of range")]
-    Count,
-}
-
-/// Which part of a row could not be decoded.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum RowPart {
-    /// The key.
-    Key,
-    /// The value.
-    Value,
-}
-
-impl std::fmt::Display for RowPart {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.write_str(match self {
-            Self::Key => "key",
-            Self::Value => "value",
-        })
-    }
-}
 
 /// The first `count` of `bytes`, which then go on behind them.
 fn take<'a>(bytes: &mut &'a [u8], count: usize) -> Result<&'a [u8], DecodeError> {

@@ -11,6 +11,7 @@ mod catalog;
 mod command;
 mod compact;
 mod documents;
+mod floors;
 mod generate;
 mod grow;
 mod interrupt;

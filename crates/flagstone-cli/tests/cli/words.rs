@@ -9,7 +9,9 @@ use std::path::Path;
 fn errors_speak_no_rust() {
     let crates = Path::new(env!("CARGO_MANIFEST_DIR")).join("..");
     let mut count = 0;
-    for name in ["flagstone-nand", "flagstone-space", "flagstone", "flagstone-cli"] {
+    for name in
+        ["flagstone-nand", "flagstone-space", "flagstone-engine", "flagstone", "flagstone-cli"]
+    {
         look(&crates.join(name).join("src"), &mut count);
     }
     assert!(count > 200, "only {count} texts were found");

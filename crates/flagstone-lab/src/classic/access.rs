@@ -1,9 +1,11 @@
 //! Operations of transactions.
 
-use flagstone::parts::{self, LockMode, LockOn, Node};
 use flagstone::{
     AppendScheme, Direction, EngineError, Row, RowValue, ScanRange, Step, Stop, Table, Xid,
 };
+use flagstone_engine::lock::{Mode, Target};
+use flagstone_engine::node::{self as node_format, NodeView};
+use flagstone_engine::table_with_id;
 use flagstone_space::{LogicalPage, Lsn};
 
 use super::Locking;
@@ -22,7 +24,7 @@ impl Engine {
     ///
     /// Stops for the lock; `Deadlock` when the transaction was chosen to end one.
     pub fn lock_key(&mut self, xid: Xid, table: Table, key: &[u8]) -> Step<()> {
-        self.lock_entry(xid, Self::tree_of(table), key, LockMode::Exclusive)
+        self.lock_entry(xid, Self::tree_of(table), key, Mode::Exclusive)
     }
 
     /// Reads the value of `key` into `out`; false when there is none.
@@ -49,20 +51,21 @@ impl Engine {
         out: &mut Vec<u8>,
     ) -> Step<bool> {
         let tree = Self::tree_of(table);
-        self.lock_entry(xid, tree, key, LockMode::Shared)?;
+        self.lock_entry(xid, tree, key, Mode::Shared)?;
         out.clear();
         let leaf = self.leaf_of(tree, key)?;
-        let node = Node::trusted(self.image(leaf)?);
-        let Some(cell) = node.search(key).ok().and_then(|index| node.cell(index)) else {
+        let node = NodeView::trusted(self.image(leaf)?);
+        let Some(cell) = node.search(key).ok().and_then(|index| node.value(index)) else {
             return Ok(false);
         };
         let end = offset.saturating_add(size);
-        if cell.is_ref {
-            let cell = OwnCell { bytes: cell.bytes.to_vec(), is_ref: true };
+        if cell.is_ref() {
+            let cell = OwnCell { bytes: cell.bytes().to_vec(), is_ref: true };
             let long = self.long_of(leaf, &cell)?;
             *out = self.read_long(&long, offset, end)?;
         } else {
-            let bytes = cell.bytes.get(offset.min(cell.bytes.len())..end.min(cell.bytes.len()));
+            let bytes =
+                cell.bytes().get(offset.min(cell.bytes().len())..end.min(cell.bytes().len()));
             out.extend_from_slice(bytes.unwrap_or(&[]));
         }
         Ok(true)
@@ -105,7 +108,7 @@ impl Engine {
         bytes: &[u8],
     ) -> Step<()> {
         let tree = Self::tree_of(table);
-        self.lock_entry(xid, tree, key, LockMode::Exclusive)?;
+        self.lock_entry(xid, tree, key, Mode::Exclusive)?;
         let leaf = self.leaf_of(tree, key)?;
         let out_of_range = EngineError::PatchOutOfRange { offset, size: bytes.len() };
         let Some(old) = page::cell_of(self.image(leaf)?, key) else {
@@ -130,8 +133,8 @@ impl Engine {
 
     /// Sets or removes an entry. Called again after a stop, it goes on.
     fn set(&mut self, xid: Xid, tree: u32, key: &[u8], value: Option<&[u8]>) -> Step<()> {
-        self.lock_entry(xid, tree, key, LockMode::Exclusive)?;
-        let size_max = parts::value_size_max(self.node_size_min(tree), key.len());
+        self.lock_entry(xid, tree, key, Mode::Exclusive)?;
+        let size_max = node_format::value_size_max(self.node_size_min(tree), key.len());
         let new = match value {
             Some(value) if value.len() > size_max => Some(self.write_long(xid, tree, key, value)?),
             Some(value) => Some(OwnCell { bytes: value.to_vec(), is_ref: false }),
@@ -225,9 +228,9 @@ impl Engine {
         match self.config.locking {
             Locking::Record => {
                 let (low, high) = read_part(range, rest.as_ref(), direction);
-                self.lock(xid, LockOn::Range { tree, low, high }, LockMode::Shared)?;
+                self.lock(xid, Target::Interval { tree, low, high }, Mode::Shared)?;
             }
-            Locking::Page => self.lock(xid, LockOn::Page(leaf), LockMode::Shared)?,
+            Locking::Page => self.lock(xid, Target::Page(leaf), Mode::Shared)?,
         }
         let mut values = Vec::with_capacity(found.len());
         for (_, cell) in &found {
@@ -269,14 +272,14 @@ impl Engine {
     ///
     /// Stops for locks and pages.
     pub fn open_table(&mut self, xid: Xid, name: &str) -> Step<Option<Table>> {
-        let catalog = parts::table(CATALOG);
+        let catalog = table_with_id(CATALOG);
         let mut entry = Vec::new();
         if !self.get(xid, catalog, name.as_bytes(), &mut entry)? {
             return Ok(None);
         }
         let tree = self.learn(name.as_bytes(), &entry);
         let tree = tree.ok_or_else(|| corrupt(LogicalPage(0), "catalog does not decode"))?;
-        Ok(Some(parts::table(tree)))
+        Ok(Some(table_with_id(tree)))
     }
 
     /// Opens a table, creating it when it does not exist: with the transaction's commit it is there.
@@ -285,7 +288,7 @@ impl Engine {
     ///
     /// As a put.
     pub fn create_table(&mut self, xid: Xid, name: &str) -> Step<Table> {
-        self.lock_key(xid, parts::table(CATALOG), name.as_bytes())?;
+        self.lock_key(xid, table_with_id(CATALOG), name.as_bytes())?;
         if let Some(table) = self.open_table(xid, name)? {
             return Ok(table);
         }
@@ -297,13 +300,13 @@ impl Engine {
         let root = self.peek_page()?;
         let mut entry = encode_entry(tree, root);
         entry.extend_from_slice(&encode_scheme(self.config.options.append_scheme.of(name)));
-        self.put(xid, parts::table(CATALOG), name.as_bytes(), &entry)?;
+        self.put(xid, table_with_id(CATALOG), name.as_bytes(), &entry)?;
         let root = self.take_this(root)?;
         self.learn(name.as_bytes(), &entry);
-        let image = parts::empty_leaf(tree, self.node_size(tree));
+        let image = node_format::empty_leaf(tree, self.node_size(tree));
         let part = Part::Image { page: root, image: page::trimmed(&image) };
         self.install(vec![(part, image)]);
-        Ok(parts::table(tree))
+        Ok(table_with_id(tree))
     }
 
     /// Learns every tree that the catalog names; only while no other operation is at work.
@@ -340,7 +343,7 @@ pub(crate) fn rows_of(
     direction: Direction,
     limit: usize,
 ) -> (Vec<RawRow>, Option<ScanRange>) {
-    let node = Node::trusted(leaf);
+    let node = NodeView::trusted(leaf);
     let (Ok(first) | Err(first)) = node.search(&range.low);
     let end = range.high.as_deref().map_or(node.count(), |high| {
         let (Ok(end) | Err(end)) = node.search(high);
@@ -354,14 +357,14 @@ pub(crate) fn rows_of(
     let mut is_cut = false;
     for index in indexes {
         let is_alone = found.last().is_some_and(|(_, cell)| cell.is_ref);
-        let Some(cell) = node.cell(index) else { break };
-        if found.len() >= limit || is_alone || (cell.is_ref && !found.is_empty()) {
+        let Some(cell) = node.value(index) else { break };
+        if found.len() >= limit || is_alone || (cell.is_ref() && !found.is_empty()) {
             is_cut = true;
             break;
         }
         let mut key = Vec::new();
         node.key_into(index, &mut key);
-        found.push((key, OwnCell { bytes: cell.bytes.to_vec(), is_ref: cell.is_ref }));
+        found.push((key, OwnCell { bytes: cell.bytes().to_vec(), is_ref: cell.is_ref() }));
     }
     let is_cut = is_cut || found.len() >= limit;
     let rest = rest_of(range, &node, direction, found.last().filter(|_| is_cut));
@@ -371,7 +374,7 @@ pub(crate) fn rows_of(
 /// The rest of a range behind the leaf, or behind the row `cut`.
 fn rest_of(
     range: &ScanRange,
-    node: &Node<'_>,
+    node: &NodeView<'_>,
     direction: Direction,
     cut: Option<&RawRow>,
 ) -> Option<ScanRange> {

@@ -9,7 +9,7 @@
 use std::ops::Range;
 
 use flagstone::AppendScheme;
-use flagstone::parts::Node;
+use flagstone_engine::node::NodeView;
 use flagstone_nand::Nand;
 use flagstone_space::WriteTag;
 use flagstone_space::runs::{self, ChangeForm};
@@ -151,7 +151,7 @@ impl Changes {
     fn is_small(&self, image: &[u8], size_max: usize) -> Option<bool> {
         let changed = self.ranges.iter().cloned();
         let is_small = self.since.is_some()
-            && Node::trusted(image).used_bytes() <= self.used
+            && NodeView::trusted(image).used_bytes() <= self.used
             && runs::encode_ranges(changed, image, ChangeForm::Runs, 1, size_max).is_some();
         (self.since.is_some() || self.is_flagged).then_some(is_small)
     }
@@ -269,7 +269,7 @@ impl Engine {
     /// Learns from a frame that is about to be written.
     pub(super) fn learn_from(&mut self, page: LogicalPage) {
         let Some(frame) = self.pool.peek(page) else { return };
-        let tree = Node::trusted(&frame.image).tree();
+        let tree = NodeView::trusted(&frame.image).tree();
         if self.scheme_of(tree) == AppendScheme::Auto
             && let Some(is_small) = frame.changes.is_small(&frame.image, self.room.append)
         {
@@ -298,7 +298,7 @@ impl Engine {
 
     /// How the page with this image is written.
     pub(super) fn placing_of(&self, image: &[u8]) -> Placing {
-        let tree = Node::trusted(image).tree();
+        let tree = NodeView::trusted(image).tree();
         Placing {
             scheme: self.scheme_of(tree),
             records: self.records_of(tree),
@@ -320,7 +320,7 @@ impl Engine {
     /// Gives an image from flash the size of its tree's nodes: bytes behind that size become
     /// erased.
     pub(super) fn fitted(&self, mut image: Vec<u8>) -> Vec<u8> {
-        let node = Node::trusted(&image);
+        let node = NodeView::trusted(&image);
         let size = self.node_size(node.tree()).max(node.used_bytes());
         image.resize(size, 0xFF);
         image
@@ -334,7 +334,7 @@ pub(super) fn write_page<D: Nand>(
     frame: &Frame,
     placing: Placing,
 ) -> Result<PageInfo, SpaceError> {
-    let used = Node::trusted(&frame.image).used_bytes();
+    let used = NodeView::trusted(&frame.image).used_bytes();
     let (image, lsn, changes) = (&frame.image, frame.lsn, &frame.changes);
     write_content(space, page, &Content { image, used, lsn, changes }, placing)
 }

@@ -2,8 +2,8 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use flagstone::parts::Node;
 use flagstone::{EngineError, Step};
+use flagstone_engine::node::NodeView;
 use flagstone_nand::Nand;
 use flagstone_space::LogicalPage;
 
@@ -89,7 +89,7 @@ impl Met {
 
     /// Looks at one node; its children are to be visited next.
     fn visit(&mut self, visit: &Visit, image: &[u8]) -> Vec<Visit> {
-        let Some(node) = Node::parse(image) else {
+        let Ok(node) = NodeView::parse(image) else {
             self.fault(visit.page, "node does not parse");
             return Vec::new();
         };
@@ -110,17 +110,17 @@ impl Met {
         children(visit, &node)
     }
 
-    fn entries(&mut self, visit: &Visit, node: &Node<'_>) {
+    fn entries(&mut self, visit: &Visit, node: &NodeView<'_>) {
         for index in 0..node.count() {
             self.report.entries += 1;
-            let Some(cell) = node.cell(index) else { continue };
+            let Some(cell) = node.value(index) else { continue };
             let mut key = Vec::new();
             node.key_into(index, &mut key);
             if visit.tree == CHUNKS {
                 key.truncate(key.len().saturating_sub(4));
-                *self.chunks.entry(key).or_default() += cell.bytes.len();
-            } else if cell.is_ref {
-                match Long::decode(cell.bytes) {
+                *self.chunks.entry(key).or_default() += cell.bytes().len();
+            } else if cell.is_ref() {
+                match Long::decode(cell.bytes()) {
                     Some(long) => {
                         *self.long.entry(long.identity().to_vec()).or_default() += long.size()
                     }
@@ -131,7 +131,7 @@ impl Met {
     }
 }
 
-fn children(visit: &Visit, node: &Node<'_>) -> Vec<Visit> {
+fn children(visit: &Visit, node: &NodeView<'_>) -> Vec<Visit> {
     let low = |index: usize| {
         let mut key = Vec::new();
         node.key_into(index, &mut key);

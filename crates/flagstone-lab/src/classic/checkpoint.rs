@@ -18,7 +18,7 @@
 //! analysis there.
 
 use flagstone::Xid;
-use flagstone::parts::LogPlace;
+use flagstone_engine::log::{ChainPoint, LogPosition};
 use flagstone_space::{LogicalPage, Lsn};
 
 use super::Mistake;
@@ -55,7 +55,7 @@ enum Phase {
         head: Lsn,
     },
     Saving {
-        head: LogPlace,
+        head: LogPosition,
     },
 }
 
@@ -68,7 +68,7 @@ pub(super) struct Checkpoint {
     /// Begin record of the last one.
     last_begin: Lsn,
     /// Where the log's head stands.
-    head: LogPlace,
+    head: LogPosition,
     /// Pages still to be looked at.
     queue: Vec<LogicalPage>,
     /// The last page of the queue that was found to be old.
@@ -79,9 +79,9 @@ pub(super) struct Checkpoint {
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(super) struct Master {
     /// Where redo and undo begin to read.
-    pub(super) head: LogPlace,
+    pub(super) head: LogPosition,
     /// Where analysis begins to read.
-    pub(super) begin: LogPlace,
+    pub(super) begin: LogPosition,
     /// The begin record.
     pub(super) begin_lsn: Lsn,
     /// Number of the next transaction.
@@ -95,8 +95,8 @@ const MASTER_VERSION: u8 = b'A';
 impl Master {
     pub(super) fn encode(&self) -> Vec<u8> {
         let mut out = vec![MASTER_VERSION];
-        self.head.encode(&mut out);
-        self.begin.encode(&mut out);
+        put_position(&mut out, self.head);
+        put_position(&mut out, self.begin);
         out.extend(self.begin_lsn.0.to_le_bytes());
         out.extend(self.xid_next.to_le_bytes());
         out.extend(self.epoch.to_le_bytes());
@@ -106,8 +106,8 @@ impl Master {
     /// Reads a master record; any bytes give one or none.
     pub(super) fn decode(bytes: &[u8]) -> Option<Self> {
         let (version, rest) = bytes.split_first()?;
-        let (head, rest) = LogPlace::decode(rest)?;
-        let (begin, rest) = LogPlace::decode(rest)?;
+        let (head, rest) = take_position(rest)?;
+        let (begin, rest) = take_position(rest)?;
         let (begin_lsn, rest) = rest.split_first_chunk::<8>()?;
         let (xid_next, rest) = rest.split_first_chunk::<8>()?;
         let epoch: &[u8; 4] = rest.try_into().ok()?;
@@ -121,6 +121,27 @@ impl Master {
     }
 }
 
+fn put_position(out: &mut Vec<u8>, position: LogPosition) {
+    let LogPosition { page, chain } = position;
+    out.extend(page.to_le_bytes());
+    out.extend(chain.next_sequence.to_le_bytes());
+    out.extend(chain.epoch.to_le_bytes());
+    out.extend(chain.predecessor.to_le_bytes());
+}
+
+fn take_position(bytes: &[u8]) -> Option<(LogPosition, &[u8])> {
+    let (page, rest) = bytes.split_first_chunk()?;
+    let (next_sequence, rest) = rest.split_first_chunk()?;
+    let (epoch, rest) = rest.split_first_chunk()?;
+    let (predecessor, rest) = rest.split_first_chunk()?;
+    let chain = ChainPoint {
+        next_sequence: u64::from_le_bytes(*next_sequence),
+        epoch: u32::from_le_bytes(*epoch),
+        predecessor: u32::from_le_bytes(*predecessor),
+    };
+    Some((LogPosition { page: u64::from_le_bytes(*page), chain }, rest))
+}
+
 impl Checkpoint {
     pub(super) fn count_commit(&mut self) {
         self.commits += 1;
@@ -128,7 +149,7 @@ impl Checkpoint {
 
     /// Log page at which the head stands.
     pub(super) fn head_page(&self) -> u64 {
-        self.head.page()
+        self.head.page
     }
 
     /// Restart found this.
@@ -182,7 +203,7 @@ impl Engine {
         let view = &self.view;
         let limit = (view.log_budget * BEGIN_PERCENT / 100)
             .min(view.log_budget.saturating_sub(BEGIN_BLOCKS * view.log_block_pages));
-        let can_move = self.place_of(self.oldest_record()).page() > self.checkpoint.head_page();
+        let can_move = self.place_of(self.oldest_record()).page > self.checkpoint.head_page();
         (view.log_used > limit && can_move).then_some(Reach::Half)
     }
 
@@ -208,7 +229,7 @@ impl Engine {
 
     fn begin_checkpoint(&mut self, reach: Reach) {
         let target = match reach {
-            Reach::All => self.log.next(),
+            Reach::All => self.next_lsn(),
             Reach::Half => self.middle_record().max(self.checkpoint.last_begin),
         };
         self.checkpoint.wanted = None;
@@ -219,10 +240,10 @@ impl Engine {
     /// A record in the middle of the log that is in use.
     fn middle_record(&self) -> Lsn {
         let head = self.checkpoint.head_page();
-        let tail = self.places.back().map_or(head, |(_, place)| place.page());
+        let tail = self.places.back().map_or(head, |(_, place)| place.page);
         let middle = head + (tail.saturating_sub(head)).div_ceil(2);
-        let after = self.places.partition_point(|(_, place)| place.page() <= middle);
-        self.places.get(after).map_or(self.log.next(), |(first, _)| *first)
+        let after = self.places.partition_point(|(_, place)| place.page <= middle);
+        self.places.get(after).map_or(self.next_lsn(), |(first, _)| *first)
     }
 
     /// The next page that the checkpoint has to write.
@@ -288,7 +309,7 @@ impl Engine {
         };
         self.checkpoint.last_begin = begin;
         self.checkpoint.phase = Phase::Saving { head };
-        Some((master.encode(), head.page()))
+        Some((master.encode(), head.page))
     }
 
     /// The mapping checkpoint is durable: the head has moved.

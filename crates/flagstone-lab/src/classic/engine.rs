@@ -3,10 +3,12 @@
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::time::Duration;
 
-use flagstone::parts::{self, LogFlush, LogPlace, LogShape, LogTail, Node, Reads};
-use flagstone::parts::{LockAnswer, LockMode, LockOn, Locks};
 use flagstone::{AppendScheme, Table, Xid};
 use flagstone::{Durability, EngineError, EngineStats, Fetch, Fetched, Memory, Step, Stop, Wait};
+use flagstone_engine::Reads;
+use flagstone_engine::lock::{LockOutcome, LockTable, Mode, Target};
+use flagstone_engine::log::{Flush as LogFlush, LogGeometry, LogPosition, LogWriter};
+use flagstone_engine::node::{self as node_format, NodeView};
 use flagstone_space::{LogicalPage, Lsn};
 
 use super::appends::{Learned, Room};
@@ -127,7 +129,7 @@ pub struct Engine {
     pub(super) page_size: usize,
     pub(super) room: Room,
     pub(super) pool: Pool,
-    pub(super) locks: Locks,
+    pub(super) locks: LockTable,
     /// Root page of each tree.
     pub(super) trees: BTreeMap<u32, LogicalPage>,
     /// Scheme of each tree whose pages take appends.
@@ -143,9 +145,9 @@ pub struct Engine {
     /// Transactions to be rolled back.
     pub(super) rollbacks: VecDeque<Xid>,
     woken: Vec<Xid>,
-    pub(super) log: LogTail,
+    pub(super) log: LogWriter,
     /// First record of each flush, and where it stands.
-    pub(super) places: VecDeque<(Lsn, LogPlace)>,
+    pub(super) places: VecDeque<(Lsn, LogPosition)>,
     /// First record that is not in a flush yet.
     unsealed: Lsn,
     /// Log page on which the last durable fragment ended.
@@ -176,13 +178,13 @@ pub(super) struct Sealed(LogFlush);
 
 impl Sealed {
     pub(super) fn fragments(&self) -> impl Iterator<Item = &[u8]> {
-        self.0.fragments()
+        self.0.fragments.iter().map(|fragment| fragment.bytes.as_slice())
     }
 }
 
 impl Engine {
     /// An empty engine over pages with so much `room`, whose log goes on at `place`.
-    pub(super) fn new(config: Config, room: Room, log: LogTail, place: LogPlace) -> Self {
+    pub(super) fn new(config: Config, room: Room, log: LogWriter, place: LogPosition) -> Self {
         let page_size = room.whole();
         let roots = [(CATALOG, LogicalPage(0)), (CHUNKS, LogicalPage(1))];
         Self {
@@ -190,7 +192,7 @@ impl Engine {
             page_size,
             room,
             config,
-            locks: Locks::default(),
+            locks: LockTable::default(),
             trees: BTreeMap::from(roots),
             schemes: BTreeMap::new(),
             names: BTreeMap::new(),
@@ -201,10 +203,10 @@ impl Engine {
             doomed: BTreeSet::new(),
             rollbacks: VecDeque::new(),
             woken: Vec::new(),
-            unsealed: log.next(),
+            unsealed: next_lsn(&log),
             log,
             places: VecDeque::from([(Lsn::ZERO, place)]),
-            log_page: place.page(),
+            log_page: place.page,
             flush_to: Lsn::ZERO,
             company_to: Lsn::ZERO,
             is_flushing: false,
@@ -226,7 +228,7 @@ impl Engine {
     #[must_use]
     pub fn key_size_max(&self) -> usize {
         let records_max = self.config.options.append_scheme.records_max();
-        parts::key_size_max(self.room.node(AppendScheme::Runs { records: records_max }))
+        node_format::key_size_max(self.room.node(AppendScheme::Runs { records: records_max }))
     }
 
     /// Begins a transaction.
@@ -355,13 +357,13 @@ impl Engine {
     }
 
     /// Acquires a lock or says why not; ends the youngest transaction of a deadlock.
-    pub(super) fn lock(&mut self, xid: Xid, on: LockOn<'_>, mode: LockMode) -> Step<()> {
+    pub(super) fn lock(&mut self, xid: Xid, on: Target<'_>, mode: Mode) -> Step<()> {
         self.transaction(xid)?;
         loop {
             match self.locks.acquire(xid, on, mode) {
-                LockAnswer::Granted => return Ok(()),
-                LockAnswer::Wait => return Err(Stop::Wait(Wait::Lock)),
-                LockAnswer::Deadlock(victim) => {
+                LockOutcome::Granted => return Ok(()),
+                LockOutcome::Wait => return Err(Stop::Wait(Wait::Lock)),
+                LockOutcome::Deadlock { victim } => {
                     self.doom(victim);
                     if victim == xid {
                         self.doomed.remove(&xid);
@@ -383,23 +385,17 @@ impl Engine {
     }
 
     /// Locks the entry of `key` or its page, by the granule of locks.
-    pub(super) fn lock_entry(
-        &mut self,
-        xid: Xid,
-        tree: u32,
-        key: &[u8],
-        mode: LockMode,
-    ) -> Step<()> {
+    pub(super) fn lock_entry(&mut self, xid: Xid, tree: u32, key: &[u8], mode: Mode) -> Step<()> {
         if key.len() > self.key_size_max() {
             let size_max = self.key_size_max();
             return Err(EngineError::KeyTooLong { size: key.len(), size_max }.into());
         }
         match self.config.locking {
-            Locking::Record => self.lock(xid, LockOn::Record { tree, key }, mode),
+            Locking::Record => self.lock(xid, Target::Record { tree, key }, mode),
             Locking::Page => {
                 self.transaction(xid)?;
                 let page = self.leaf_of(tree, key)?;
-                self.lock(xid, LockOn::Page(page), mode)
+                self.lock(xid, Target::Page(page), mode)
             }
         }
     }
@@ -407,7 +403,7 @@ impl Engine {
 
 /// Adds the largest size that each value of the leaf has while `edits` are made, in this order.
 fn add_largest<'a>(
-    node: &Node<'_>,
+    node: &NodeView<'_>,
     edits: impl Iterator<Item = (&'a [u8], &'a Edit)>,
     sizes: &mut BTreeMap<Vec<u8>, usize>,
 ) {
@@ -416,14 +412,19 @@ fn add_largest<'a>(
         if key < node.low() || node.high().is_some_and(|high| key >= high) {
             continue;
         }
-        let found = || node.search(key).ok().and_then(|index| node.cell(index));
-        let size = now.entry(key).or_insert_with(|| found().map(|cell| cell.bytes.len()));
+        let found = || node.search(key).ok().and_then(|index| node.value(index));
+        let size = now.entry(key).or_insert_with(|| found().map(|cell| cell.bytes().len()));
         *size = edit.size_after(*size);
         if let Some(size) = *size {
             let largest = sizes.entry(key.to_vec()).or_default();
             *largest = size.max(*largest);
         }
     }
+}
+
+/// The LSN that the next record of a log gets.
+fn next_lsn(log: &LogWriter) -> Lsn {
+    flagstone_engine::log::lsn(log.epoch(), log.counter() + 1)
 }
 
 impl Debts {
@@ -453,7 +454,7 @@ impl Engine {
     pub(super) fn append(&mut self, record: &Record) -> Lsn {
         self.note_record(record);
         let before = self.log.pending_bytes();
-        let lsn = self.log.append(&record.encode());
+        let lsn = self.log.append_with(|out| out.extend_from_slice(&record.encode()));
         self.counts.log_bytes += (self.log.pending_bytes() - before) as u64;
         lsn
     }
@@ -510,15 +511,20 @@ impl Engine {
         self.log.pending_bytes()
     }
 
+    /// The LSN that the next record gets.
+    pub(super) fn next_lsn(&self) -> Lsn {
+        next_lsn(&self.log)
+    }
+
     /// Cuts everything pending into a flush.
-    pub(super) fn seal(&mut self, shape: LogShape, slots_left: u16) -> Option<Sealed> {
+    pub(super) fn seal(&mut self, shape: LogGeometry, slots_left: u16) -> Option<Sealed> {
         if self.is_poisoned {
             return None;
         }
-        let place = self.log.place(self.log_page);
+        let place = LogPosition { page: self.log_page, chain: self.log.chain() };
         let flush = self.log.seal(shape, slots_left)?;
         self.places.push_back((self.unsealed, place));
-        self.unsealed = Lsn(flush.upto().0 + 1);
+        self.unsealed = Lsn(flush.upto.0 + 1);
         self.is_flushing = true;
         Some(Sealed(flush))
     }
@@ -536,10 +542,10 @@ impl Engine {
     }
 
     /// Where the log has to be read from to see the record `lsn`.
-    pub(super) fn place_of(&self, lsn: Lsn) -> LogPlace {
+    pub(super) fn place_of(&self, lsn: Lsn) -> LogPosition {
         let after = self.places.partition_point(|(first, _)| *first <= lsn);
         let place = after.checked_sub(1).and_then(|index| self.places.get(index));
-        place.map_or_else(LogPlace::default, |(_, place)| *place)
+        place.map_or_else(LogPosition::default, |(_, place)| *place)
     }
 
     /// Pages of the log that one flush may take, about: a restart copies the last one (D11).
@@ -569,7 +575,7 @@ impl Engine {
         if needed <= self.view.log_budget {
             return Ok(());
         }
-        if self.place_of(self.oldest_record()).page() <= self.checkpoint.head_page() {
+        if self.place_of(self.oldest_record()).page <= self.checkpoint.head_page() {
             // A transaction keeps the head where it is: no checkpoint can move it.
             return Err(EngineError::Full.into());
         }
@@ -579,7 +585,7 @@ impl Engine {
     /// First record of the oldest transaction that runs; the next record when there is none.
     pub(super) fn oldest_record(&self) -> Lsn {
         let firsts = self.transactions.values().map(|transaction| transaction.first);
-        firsts.filter(|first| *first != Lsn::ZERO).min().unwrap_or(self.log.next())
+        firsts.filter(|first| *first != Lsn::ZERO).min().unwrap_or(self.next_lsn())
     }
 }
 
@@ -637,7 +643,7 @@ impl Engine {
             return Ok(());
         };
         let check = "node does not parse";
-        parts::Node::parse(&image).ok_or(EngineError::Corrupt { page, check })?;
+        NodeView::parse(&image).map_err(|_| EngineError::Corrupt { page, check })?;
         if self.pool.peek(page).is_none() {
             self.pool.fill(page, info.lsn, self.fitted(image));
             self.track(page, info);
@@ -651,7 +657,7 @@ impl Engine {
         let tree = roots.into_iter().find(|tree| self.trees.get(tree) == Some(&page));
         let check = "page is referred to but was never written";
         let tree = tree.ok_or(EngineError::Corrupt { page, check })?;
-        Ok(parts::empty_leaf(tree, self.page_size))
+        Ok(node_format::empty_leaf(tree, self.page_size))
     }
 
     /// A read that was asked for failed: nothing will come.
@@ -731,7 +737,7 @@ impl Engine {
     ) -> bool {
         /// Bytes by which a leaf grows for each entry when its sizes become different.
         const SLOT_SIZE_MAX: usize = 8;
-        let node = Node::trusted(image);
+        let node = NodeView::trusted(image);
         let owed = self.debts.growth + newest.growth(key) + SLOT_SIZE_MAX * node.count();
         if node.used_bytes() + owed <= image.len() {
             return true;
@@ -747,7 +753,7 @@ impl Engine {
         }
         // An upper bound first: it spares building most leaves anew.
         let grows = |(key, size): (&Vec<u8>, &usize)| match node.search(key) {
-            Ok(at) => size.saturating_sub(node.cell(at).map_or(0, |cell| cell.bytes.len())),
+            Ok(at) => size.saturating_sub(node.value(at).map_or(0, |cell| cell.bytes().len())),
             Err(_) => key.len() + size,
         };
         let slots = SLOT_SIZE_MAX * (node.count() + sizes.len());
@@ -804,7 +810,7 @@ impl Engine {
     }
 
     pub(super) fn tree_of(table: Table) -> u32 {
-        parts::table_id(table)
+        flagstone_engine::id_of(table)
     }
 
     /// Counters so far.

@@ -3,8 +3,8 @@
 //! Owns the two latches (space before engine, never held across a call from outside) and the order
 //! of device operations. Adds one rule of its own, A1: a page is written once its LSN is durable.
 
-use flagstone::parts::LogShape;
 use flagstone::{Durability, EngineError, Fetch, Fetched, RecoveryReport, Step, Stop, Wait, Xid};
+use flagstone_engine::log::LogGeometry;
 use flagstone_nand::Nand;
 use flagstone_space::{LogicalPage, Lsn, NoOwner, Space, SpaceError};
 use parking_lot::{Mutex, MutexGuard};
@@ -39,7 +39,7 @@ pub(super) struct DeviceNeeds {
 pub struct Machine<D: Nand> {
     engine: Mutex<Engine>,
     space: Mutex<Space<D>>,
-    pub(super) shape: LogShape,
+    pub(super) shape: LogGeometry,
     needs_sync: bool,
     /// Log pages that the options ask for.
     log_pages: u64,
@@ -85,7 +85,7 @@ impl<D: Nand> Machine<D> {
     pub(super) fn around(
         engine: Engine,
         space: Space<D>,
-        shape: LogShape,
+        shape: LogGeometry,
         device: DeviceNeeds,
     ) -> Self {
         Self {
@@ -390,7 +390,7 @@ impl<D: Nand> Machine<D> {
             // A space with unreadable records has lost its options.
             log_budget: space.log_budget_pages().max(self.log_pages),
             log_block_pages: space.log_block_pages(),
-            log_page_size: self.shape.page_size(),
+            log_page_size: self.shape.slot_size() * usize::from(self.shape.slots_per_page()),
             mapping_bytes: space.mapping_bytes(),
         });
     }

@@ -4,7 +4,7 @@
 
 use std::collections::BTreeMap;
 
-use flagstone::parts::{self, Cell, Node};
+use flagstone_engine::node::{self as node_format, NodeView, ValueRef};
 use flagstone_space::LogicalPage;
 
 use super::record::{Edit, OwnCell, Part};
@@ -32,19 +32,19 @@ const WHOLE_SEPARATOR_SIZE_MAX: usize = 16;
 
 /// The value of `key` in a leaf.
 pub(crate) fn cell_of(image: &[u8], key: &[u8]) -> Option<OwnCell> {
-    let node = Node::trusted(image);
-    let cell = node.cell(node.search(key).ok()?)?;
-    Some(OwnCell { bytes: cell.bytes.to_vec(), is_ref: cell.is_ref })
+    let node = NodeView::trusted(image);
+    let cell = node.value(node.search(key).ok()?)?;
+    Some(OwnCell { bytes: cell.bytes().to_vec(), is_ref: cell.is_ref() })
 }
 
 /// Applies an edit to the entry of `key`.
 pub(crate) fn edit(image: &[u8], key: &[u8], edit: &Edit) -> Result<Edited, NoEdit> {
-    let node = Node::trusted(image);
+    let node = NodeView::trusted(image);
     let place = node.search(key);
     let (index, cell) = match (place, edit) {
         (Err(index), Edit::Insert(new)) => return with_cell(&node, index, 0, key, Some(new)),
         (Ok(_), Edit::Insert(_)) | (Err(_), _) => return Err(NoEdit::Mismatch),
-        (Ok(index), _) => (index, node.cell(index).ok_or(NoEdit::Mismatch)?),
+        (Ok(index), _) => (index, node.value(index).ok_or(NoEdit::Mismatch)?),
     };
     match edit {
         Edit::Insert(_) => Err(NoEdit::Mismatch),
@@ -52,14 +52,14 @@ pub(crate) fn edit(image: &[u8], key: &[u8], edit: &Edit) -> Result<Edited, NoEd
         Edit::Replace(new) => with_cell(&node, index, 1, key, Some(new)),
         Edit::Splice { offset, old_size, new } => {
             let end = offset.checked_add(*old_size).ok_or(NoEdit::Mismatch)?;
-            let range = cell.bytes.get(*offset..end).ok_or(NoEdit::Mismatch)?;
+            let range = cell.bytes().get(*offset..end).ok_or(NoEdit::Mismatch)?;
             if range.len() == new.len() {
                 let start = node.value_range(index).ok_or(NoEdit::Mismatch)?.start;
                 return Ok(Edited::Bytes(start + offset, new.clone()));
             }
-            let mut bytes = cell.bytes.to_vec();
+            let mut bytes = cell.bytes().to_vec();
             bytes.splice(*offset..end, new.iter().copied());
-            with_cell(&node, index, 1, key, Some(&OwnCell { bytes, is_ref: cell.is_ref }))
+            with_cell(&node, index, 1, key, Some(&OwnCell { bytes, is_ref: cell.is_ref() }))
         }
     }
 }
@@ -71,7 +71,7 @@ struct Keys {
 }
 
 impl Keys {
-    fn of(node: &Node<'_>) -> Self {
+    fn of(node: &NodeView<'_>) -> Self {
         let mut keys = Self { bytes: Vec::new(), ends: Vec::with_capacity(node.count()) };
         for index in 0..node.count() {
             node.key_into(index, &mut keys.bytes);
@@ -88,55 +88,56 @@ impl Keys {
 
 /// The leaf with `removed` entries from `index` on taken out and one put there.
 fn with_cell(
-    node: &Node<'_>,
+    node: &NodeView<'_>,
     index: usize,
     removed: usize,
     key: &[u8],
     new: Option<&OwnCell>,
 ) -> Result<Edited, NoEdit> {
-    let cell = new.map(|new| Cell { bytes: &new.bytes, is_ref: new.is_ref });
+    let cell = new.map(|new| new.as_value());
     if let (0, Some(cell)) = (removed, cell)
-        && let Some(image) = parts::leaf_with(node, index, key, cell)
+        && let Some(image) = node_format::with_inserted(node, index, key, cell)
     {
         return Ok(Edited::Image(image));
     }
     let keys = Keys::of(node);
-    let entry = |at: usize| node.cell(at).map(|cell| (keys.get(at), cell));
+    let entry = |at: usize| node.value(at).map(|cell| (keys.get(at), cell));
     let new = cell.map(|cell| (key, cell));
     let before = (0..index).filter_map(entry);
     let after = (index + removed..node.count()).filter_map(entry);
     let entries = before.chain(new).chain(after);
-    let image = parts::leaf(node.tree(), (node.low(), node.high()), entries, node.page_size());
+    let image =
+        node_format::leaf(node.tree(), (node.low(), node.high()), entries, node.bytes().len());
     image.map(Edited::Image).ok_or(NoEdit::TooFull)
 }
 
 /// The node with other fences, and the entries inside them; none when it needs more than a page.
 pub(crate) fn with_fences(image: &[u8], low: &[u8], high: Option<&[u8]>) -> Option<Vec<u8>> {
-    let node = Node::trusted(image);
+    let node = NodeView::trusted(image);
     let keys = Keys::of(&node);
     let inside = |index: &usize| {
         let key = keys.get(*index);
         key >= low && high.is_none_or(|high| key < high)
     };
     let entries = (0..node.count()).filter(inside);
-    let entries = entries.filter_map(|index| node.cell(index).map(|cell| (keys.get(index), cell)));
-    parts::leaf(node.tree(), (low, high), entries, image.len())
+    let entries = entries.filter_map(|index| node.value(index).map(|cell| (keys.get(index), cell)));
+    node_format::leaf(node.tree(), (low, high), entries, image.len())
 }
 
 /// Whether the leaf would fit a page if the entries of `sizes` had values of these sizes.
 pub(crate) fn fits_with(image: &[u8], sizes: &BTreeMap<Vec<u8>, usize>) -> bool {
-    let node = Node::trusted(image);
+    let node = NodeView::trusted(image);
     let keys = Keys::of(&node);
     let mut all = sizes.clone();
     for index in 0..node.count() {
-        let size = node.cell(index).map_or(0, |cell| cell.bytes.len());
+        let size = node.value(index).map_or(0, |cell| cell.bytes().len());
         let entry = all.entry(keys.get(index).to_vec()).or_default();
         *entry = size.max(*entry);
     }
     let filler = vec![0; all.values().copied().max().unwrap_or(0)];
-    let cell = |size: &usize| Cell { bytes: &filler[..*size], is_ref: false };
+    let cell = |size: &usize| ValueRef::Inline(&filler[..*size]);
     let entries = all.iter().map(|(key, size)| (key.as_slice(), cell(size)));
-    parts::leaf(node.tree(), (node.low(), node.high()), entries, image.len()).is_some()
+    node_format::leaf(node.tree(), (node.low(), node.high()), entries, image.len()).is_some()
 }
 
 /// Two halves of a leaf.
@@ -151,7 +152,7 @@ pub(crate) struct Halves {
 /// Splits a leaf for an entry of `key`: behind its last entry when the key comes after all of
 /// them, else in the middle of its bytes.
 pub(crate) fn split(image: &[u8], key: &[u8]) -> Option<Halves> {
-    let node = Node::trusted(image);
+    let node = NodeView::trusted(image);
     let keys = Keys::of(&node);
     let count = node.count();
     let last = keys.get(count.checked_sub(1)?);
@@ -161,7 +162,7 @@ pub(crate) fn split(image: &[u8], key: &[u8]) -> Option<Halves> {
         return Some(halves);
     }
     let weight = |index: usize| {
-        keys.get(index).len() + node.cell(index).map_or(0, |cell| cell.bytes.len()) + 4
+        keys.get(index).len() + node.value(index).map_or(0, |cell| cell.bytes().len()) + 4
     };
     let total: usize = (0..count).map(weight).sum();
     let mut sum = 0;
@@ -179,7 +180,7 @@ pub(crate) fn split(image: &[u8], key: &[u8]) -> Option<Halves> {
 }
 
 fn halves(image: &[u8], separator: Vec<u8>) -> Option<Halves> {
-    let node = Node::trusted(image);
+    let node = NodeView::trusted(image);
     let left = with_fences(image, node.low(), Some(&separator))?;
     let right = with_fences(image, &separator, node.high())?;
     Some(Halves { separator, left, right })
@@ -194,15 +195,19 @@ fn separator(left: &[u8], right: &[u8]) -> Vec<u8> {
     right.get(..=common).unwrap_or(right).to_vec()
 }
 
+/// A node that was made: the first key of its range, and its image.
+pub(crate) type NewNode = (Vec<u8>, Vec<u8>);
+
 /// An inner node with separators removed, then children set; several when one is too small.
 pub(crate) fn with_children(
     image: &[u8],
     deletes: &[Vec<u8>],
     puts: &[(Vec<u8>, LogicalPage)],
-) -> Option<Vec<parts::Part>> {
+) -> Option<Vec<NewNode>> {
     let deletes: Vec<&[u8]> = deletes.iter().map(Vec::as_slice).collect();
     let puts: Vec<(&[u8], LogicalPage)> = puts.iter().map(|(k, c)| (k.as_slice(), *c)).collect();
-    parts::inner_with(&Node::trusted(image), &puts, &deletes, image.len())
+    let built = node_format::inner_with(&NodeView::trusted(image), &puts, &deletes, image.len());
+    Some(built.ok()?.into_iter().map(|node| (node.low_key, node.image)).collect())
 }
 
 /// Repeats one page's part of a change of shape; `image` is the page's content. None when the page
@@ -212,7 +217,7 @@ pub(crate) fn reshape(image: &[u8], part: &Part, page_size: usize) -> Option<Vec
         Part::Image { image, .. } => {
             let mut whole = image.clone();
             whole.resize(page_size, 0xFF);
-            Node::parse(&whole)?;
+            NodeView::parse(&whole).ok()?;
             Some(whole)
         }
         Part::Fences { low, high, .. } => with_fences(image, low, high.as_deref()),
@@ -227,7 +232,7 @@ pub(crate) fn reshape(image: &[u8], part: &Part, page_size: usize) -> Option<Vec
 
 /// An image without the 0xFF that fill it up.
 pub(crate) fn trimmed(image: &[u8]) -> Vec<u8> {
-    image[..Node::trusted(image).used_bytes().min(image.len())].to_vec()
+    image[..NodeView::trusted(image).used_bytes().min(image.len())].to_vec()
 }
 
 #[cfg(test)]
@@ -250,7 +255,7 @@ mod tests {
     }
 
     fn full() -> Vec<u8> {
-        let mut image = parts::empty_leaf(3, SIZE);
+        let mut image = node_format::empty_leaf(3, SIZE);
         for number in 0_u64.. {
             if put(&mut image, &number.to_be_bytes(), &[7; 20]).is_err() {
                 break;
@@ -261,7 +266,7 @@ mod tests {
 
     #[test]
     fn edits_change_one_entry() {
-        let mut image = parts::empty_leaf(3, SIZE);
+        let mut image = node_format::empty_leaf(3, SIZE);
         put(&mut image, b"b", b"two").unwrap();
         put(&mut image, b"a", b"one").unwrap();
         let splice = Edit::Splice { offset: 1, old_size: 1, new: b"N".to_vec() };
@@ -278,18 +283,18 @@ mod tests {
     #[test]
     fn ascending_keys_leave_full_leaves_behind() {
         let image = full();
-        let count = Node::trusted(&image).count();
+        let count = NodeView::trusted(&image).count();
         let halves = split(&image, &u64::MAX.to_be_bytes()).unwrap();
-        assert_eq!(Node::trusted(&halves.left).count(), count);
-        assert_eq!(Node::trusted(&halves.right).count(), 0);
+        assert_eq!(NodeView::trusted(&halves.left).count(), count);
+        assert_eq!(NodeView::trusted(&halves.right).count(), 0);
     }
 
     #[test]
     fn other_keys_split_a_leaf_in_the_middle() {
         let image = full();
-        let count = Node::trusted(&image).count();
+        let count = NodeView::trusted(&image).count();
         let halves = split(&image, &[0; 4]).unwrap();
-        let (left, right) = (Node::trusted(&halves.left), Node::trusted(&halves.right));
+        let (left, right) = (NodeView::trusted(&halves.left), NodeView::trusted(&halves.right));
         assert_eq!(left.count() + right.count(), count);
         assert!(left.count().abs_diff(right.count()) <= 2);
         assert_eq!(left.high(), Some(halves.separator.as_slice()));

@@ -9,10 +9,9 @@
 //! - **P3** The tracked changes of a frame lead from the version on flash that it names to its image,
 //!   or they are too many for appends and the page is written as a whole.
 
+use flagstone_engine::node::NodeView;
 use flagstone_space::{LogicalPage, Lsn, PageInfo};
 use std::collections::HashMap;
-
-use flagstone::parts::Node;
 
 use super::appends::Changes;
 
@@ -132,7 +131,7 @@ impl Pool {
     pub(crate) fn track(&mut self, page: LogicalPage, info: PageInfo, bytes_max: usize) {
         if let Some(index) = self.index.get(&page) {
             let frame = &mut self.frames[*index as usize];
-            let used = Node::trusted(&frame.image).used_bytes();
+            let used = NodeView::trusted(&frame.image).used_bytes();
             frame.changes = Changes::since(info, used, bytes_max);
         }
     }

@@ -16,6 +16,7 @@
 //! by tree and key, because splits move entries.
 
 use flagstone::Xid;
+use flagstone_engine::node::ValueRef;
 use flagstone_space::{LogicalPage, Lsn};
 
 /// A value as a leaf holds it.
@@ -24,6 +25,16 @@ pub(crate) struct OwnCell {
     pub(crate) bytes: Vec<u8>,
     /// The bytes describe a value that lies in chunks.
     pub(crate) is_ref: bool,
+}
+
+impl OwnCell {
+    /// As a node takes it.
+    pub(crate) fn as_value(&self) -> ValueRef<'_> {
+        match self.is_ref {
+            true => ValueRef::Ref(&self.bytes),
+            false => ValueRef::Inline(&self.bytes),
+        }
+    }
 }
 
 /// A change of one entry, with all data that undoing needs.

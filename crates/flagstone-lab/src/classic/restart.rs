@@ -14,8 +14,11 @@
 
 use std::collections::BTreeMap;
 
-use flagstone::parts::{self, LogEnd, LogScan, LogShape, LogTail};
 use flagstone::{Corruption, EngineError, OpenError, RecoveryReport, Xid};
+use flagstone_engine::log::{
+    ChainPoint, LogEnd, LogGeometry, LogPage, LogReader, LogWriter, ReadStart, Survivors,
+};
+use flagstone_engine::node::NodeView;
 use flagstone_nand::{CellMode, Nand};
 use flagstone_space::{
     LogRead, LogicalPage, Lsn, MountError, MountReport, NoOwner, Space, SpaceOptions,
@@ -40,9 +43,9 @@ fn corrupt(page: LogicalPage, check: &'static str) -> Corruption {
     Corruption { page: Some(page), check }
 }
 
-fn shape_of<D: Nand>(space: &Space<D>) -> Result<LogShape, OpenError> {
+fn shape_of<D: Nand>(space: &Space<D>) -> Result<LogGeometry, OpenError> {
     let slots = u16::try_from(space.log_slots_per_page()).unwrap_or(u16::MAX);
-    Ok(LogShape::new(space.log_slot_size(), slots).ok_or(NO_SLOTS)?)
+    Ok(LogGeometry::new(space.log_slot_size(), slots).ok_or(NO_SLOTS)?)
 }
 
 fn needs_of(device: &impl Nand, options: &SpaceOptions) -> DeviceNeeds {
@@ -64,13 +67,13 @@ impl<D: Nand> Machine<D> {
     pub fn create(mut device: D, config: &Config) -> Result<Self, OpenError> {
         config.options.require(&device)?;
         config.options.require_appends(&device)?;
-        let options = parts::space_options(&mut device, &config.options)?;
+        let options = flagstone_engine::space_options(&mut device, &config.options)?;
         let needs = needs_of(&device, &options);
         let mut space = Space::format(device, &options)?;
         let master = Master::default();
         space.checkpoint(&master.encode())?;
         let shape = shape_of(&space)?;
-        let log = LogTail::new(1, master.head, Lsn::ZERO).ok_or(EPOCHS)?;
+        let log = LogWriter::new(1, master.head.chain, Lsn::ZERO).map_err(|_| EPOCHS)?;
         let engine = Engine::new(config.clone(), Room::of(&space), log, master.head);
         let machine = Self::around(engine, space, shape, needs);
         let mut space = machine.space();
@@ -89,7 +92,7 @@ impl<D: Nand> Machine<D> {
         config.options.require(&device)?;
         config.options.require_appends(&device)?;
         let (begun_ns, before) = (device.now_ns(), device.counters());
-        let options = parts::space_options(&mut device, &config.options)?;
+        let options = flagstone_engine::space_options(&mut device, &config.options)?;
         let needs = needs_of(&device, &options);
         let (space, mount) = Space::mount(device)?;
         if mount.full_scan && mount.log_pages.is_empty() && space.live_pages() == 0 {
@@ -138,7 +141,7 @@ fn reserve_roots<D: Nand>(space: &mut Space<D>) {
 
 /// One restart.
 struct Restart {
-    shape: LogShape,
+    shape: LogGeometry,
     master: Master,
     mount: MountReport,
     /// Dirty page table: first record that each page may lack.
@@ -172,7 +175,7 @@ impl Restart {
             restart.analyse(lsn, &record);
             Ok(())
         })?;
-        if end.damage.is_some() {
+        if end.fault.is_some() {
             return Err(LOG_HOLE.into());
         }
         let machine = self.go_on(space, config, needs, &scan, &end)?;
@@ -188,13 +191,14 @@ impl Restart {
         Ok(machine)
     }
 
-    fn scan(&self, pass: Pass) -> LogScan {
+    fn scan(&self, pass: Pass) -> LogReader {
         let start = match pass {
             Pass::Analysis => self.master.begin,
             Pass::Redo => self.master.head,
         };
-        let is_anywhere = self.mount.full_scan || start.is_start();
-        LogScan::new(self.shape, (!is_anywhere).then_some(start))
+        let is_anywhere = self.mount.full_scan || start.chain == ChainPoint::START;
+        let start = if is_anywhere { ReadStart::Anywhere } else { ReadStart::Chain(start.chain) };
+        LogReader::new(self.shape, start, Survivors::AnySubset)
     }
 
     /// Reads the log and hands out its records.
@@ -202,14 +206,14 @@ impl Restart {
         &mut self,
         space: &mut Space<D>,
         pass: Pass,
-        scan: &mut LogScan,
+        scan: &mut LogReader,
         mut take: impl FnMut(&mut Self, &mut Space<D>, Lsn, Record) -> Result<(), OpenError>,
     ) -> Result<LogEnd, OpenError> {
         let start = match pass {
             Pass::Analysis => self.master.begin,
             Pass::Redo => self.master.head,
         };
-        let first = if self.mount.full_scan { 0 } else { start.page() };
+        let first = if self.mount.full_scan { 0 } else { start.page };
         let first = first.max(self.mount.log_pages.start);
         // The second pass takes the copies of the tail, too: the tail itself may not read any more.
         let last = self.mount.log_pages.end.max(space.log_range().end);
@@ -219,7 +223,7 @@ impl Restart {
                 continue;
             }
             self.report.log_pages_read += 1;
-            scan.feed(page, &bytes);
+            scan.feed(LogPage { number: page, opens_block: false, bytes: &bytes });
             self.drain(space, scan, &mut take)?;
         }
         let end = scan.finish();
@@ -230,10 +234,10 @@ impl Restart {
     fn drain<D: Nand>(
         &mut self,
         space: &mut Space<D>,
-        scan: &mut LogScan,
+        scan: &mut LogReader,
         take: &mut impl FnMut(&mut Self, &mut Space<D>, Lsn, Record) -> Result<(), OpenError>,
     ) -> Result<(), OpenError> {
-        while let Some((lsn, bytes)) = scan.next_record() {
+        while let Some((lsn, bytes)) = scan.next_bytes() {
             let record = Record::decode(bytes).ok_or(BAD_RECORD)?;
             take(self, space, lsn, record)?;
         }
@@ -282,29 +286,30 @@ impl Restart {
         mut space: Space<D>,
         config: &Config,
         needs: DeviceNeeds,
-        scan: &LogScan,
+        scan: &LogReader,
         end: &LogEnd,
     ) -> Result<Machine<D>, OpenError> {
-        let epoch = end.place.epoch().max(self.master.epoch) + 1;
-        let is_nothing = end.is_empty && end.place.is_start();
-        let after = if is_nothing { self.master.begin } else { end.place };
-        let log = LogTail::new(epoch, after, end.last_lsn).ok_or(EPOCHS)?;
+        let epoch = end.chain.epoch.max(self.master.epoch) + 1;
+        let is_empty = end.last_page.is_none();
+        let is_nothing = is_empty && end.chain == ChainPoint::START;
+        let after = if is_nothing { self.master.begin.chain } else { end.chain };
+        let log = LogWriter::new(epoch, after, end.last_lsn).map_err(|_| EPOCHS)?;
         let mut engine = Engine::new(config.clone(), Room::of(&space), log, self.master.head);
         engine.checkpoint.resume(&self.master);
         engine.xid_next = self.xid_next;
         engine.last_commit = end.last_lsn;
-        engine.resume_log(if end.is_empty { self.master.begin.page() } else { end.place.page() });
-        if !end.is_empty && !config.makes(Mistake::TailNotCopied) {
+        engine.resume_log(end.last_page.unwrap_or(self.master.begin.page));
+        if !is_empty && !config.makes(Mistake::TailNotCopied) {
             for fragment in scan.tail() {
                 let _ = space.ensure_room(1, &mut NoOwner);
-                space.log_append(fragment)?;
+                space.log_append(&fragment.bytes)?;
                 self.report.log_pages_copied += 1;
             }
             space.await_dies();
         }
         let machine = Machine::around(engine, space, self.shape, needs);
         machine.observe(&machine.space());
-        if !end.is_empty {
+        if !is_empty {
             machine.engine().append(&Record::Open);
             machine.flush_now()?;
         }
@@ -323,7 +328,7 @@ impl Restart {
             restart.note_loser(&mut engine, lsn, &record)?;
             restart.repeat(&mut engine, space, lsn, record)
         })?;
-        if end.damage.is_some() {
+        if end.fault.is_some() {
             return Err(LOG_HOLE.into());
         }
         for page in std::mem::take(&mut self.freed) {
@@ -478,7 +483,7 @@ impl Restart {
             };
             let Some((lsn, mut image)) = found else { return Ok(false) };
             self.done.pages_read += 1;
-            parts::Node::parse(&image).ok_or_else(|| corrupt(page, "node does not parse"))?;
+            NodeView::parse(&image).map_err(|_| corrupt(page, "node does not parse"))?;
             // Which tables take appends is not known yet: at full size every entry that fitted
             // finds its room.
             image.resize(engine.page_size, 0xFF);

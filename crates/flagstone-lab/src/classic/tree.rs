@@ -9,8 +9,8 @@
 //! free     leaf ─▶ Fences(neighbour) Children(parent) Free(leaf)
 //! ```
 
-use flagstone::parts::{self, Node};
 use flagstone::{EngineError, Step, Stop, Wait, Xid};
+use flagstone_engine::node::{self as node_format, NodeView};
 use flagstone_space::{LogicalPage, Lsn};
 
 use super::Locking;
@@ -57,7 +57,7 @@ pub(crate) fn corrupt(page: LogicalPage, check: &'static str) -> Stop {
 
 impl Seek<'_> {
     /// Where the search goes on from an inner node.
-    pub(crate) fn child(self, node: &Node<'_>) -> Option<LogicalPage> {
+    pub(crate) fn child(self, node: &NodeView<'_>) -> Option<LogicalPage> {
         match self {
             Seek::At(key) => node.child_for(key).map(|(_, child)| child),
             Seek::Below(bound) => node.child_below(bound).map(|(_, child)| child),
@@ -65,7 +65,7 @@ impl Seek<'_> {
     }
 
     /// Whether the search may pass through the node.
-    pub(crate) fn fits(self, node: &Node<'_>) -> bool {
+    pub(crate) fn fits(self, node: &NodeView<'_>) -> bool {
         match self {
             Seek::At(key) => node.low() <= key && node.high().is_none_or(|high| key < high),
             Seek::Below(None) => node.high().is_none(),
@@ -84,7 +84,7 @@ impl Engine {
         while path.len() < DEPTH_MAX {
             path.push(page);
             self.pool.hits += u64::from(self.pool.peek(page).is_some());
-            let node = Node::trusted(self.image(page)?);
+            let node = NodeView::trusted(self.image(page)?);
             if node.tree() != tree || !seek.fits(&node) {
                 return Err(corrupt(page, "node lies outside its parent's range"));
             }
@@ -153,8 +153,8 @@ impl Engine {
         how: &How,
     ) -> bool {
         let (How::Forward(change), Edited::Image(image)) = (how, edited) else { return false };
-        let before = self.pool.peek(leaf).map(|frame| Node::trusted(&frame.image));
-        let node = Node::trusted(image);
+        let before = self.pool.peek(leaf).map(|frame| NodeView::trusted(&frame.image));
+        let node = NodeView::trusted(image);
         let grows = before.is_some_and(|it| it.used_bytes() < node.used_bytes() && it.count() > 1);
         grows && !self.leaves_owed_room(xid, image, key, &change.undo())
     }
@@ -238,7 +238,7 @@ impl Engine {
     ) -> Step<Shape> {
         let Halves { separator, left, right } = halves;
         let sibling = self.take_page()?;
-        let low = Node::trusted(image).low().to_vec();
+        let low = NodeView::trusted(image).low().to_vec();
         let fences = Part::Fences { page: leaf, low, high: Some(separator.clone()) };
         let whole = Part::Image { page: sibling, image: page::trimmed(&right) };
         let mut shape = vec![(fences, left), (whole, right)];
@@ -261,7 +261,7 @@ impl Engine {
         &mut self,
         root: LogicalPage,
         (tree, level): (u32, u8),
-        parts: Vec<parts::Part>,
+        parts: Vec<page::NewNode>,
         shape: &mut Shape,
     ) -> Step<Vec<LogicalPage>> {
         let mut children = Vec::new();
@@ -271,7 +271,7 @@ impl Engine {
             children.push((low, page));
         }
         let rows = children.iter().map(|(low, page)| (low.as_slice(), *page));
-        let image = parts::inner((tree, level), (&[], None), rows, self.node_size(tree));
+        let image = node_format::inner((tree, level), (&[], None), rows, self.node_size(tree));
         let image = image.ok_or_else(|| corrupt(root, "root cannot be split"))?;
         shape.push((Part::Image { page: root, image: page::trimmed(&image) }, image));
         Ok(children.into_iter().map(|(_, page)| page).collect())
@@ -286,7 +286,7 @@ impl Engine {
     ) -> Step<()> {
         let Some((page, above)) = path.split_last() else { return Ok(()) };
         let image = self.image(*page)?;
-        let node = Node::trusted(image);
+        let node = NodeView::trusted(image);
         let (tree, level) = (node.tree(), node.level());
         let no_split = || corrupt(*page, "inner node cannot be split");
         let mut built = page::with_children(image, &[], &puts).ok_or_else(no_split)?;
@@ -323,12 +323,12 @@ impl Engine {
     fn plan_unlink(&mut self, path: &[LogicalPage], key: &[u8]) -> Step<Option<Shape>> {
         let [.., parent, leaf] = path else { return Ok(None) };
         let locks_pages = self.config.locking == Locking::Page;
-        let node = Node::trusted(self.image(*leaf)?);
+        let node = NodeView::trusted(self.image(*leaf)?);
         if node.count() != 1 || locks_pages {
             return Ok(None);
         }
         let (low, high) = (node.low().to_vec(), node.high().map(<[u8]>::to_vec));
-        let node = Node::trusted(self.image(*parent)?);
+        let node = NodeView::trusted(self.image(*parent)?);
         let Some((index, _)) = node.child_for(key).filter(|_| node.count() > 1) else {
             return Ok(None);
         };
@@ -337,7 +337,7 @@ impl Engine {
         let mut separator = Vec::new();
         node.key_into(index.max(1), &mut separator);
         let puts = if index > 0 { Vec::new() } else { vec![(low.clone(), page)] };
-        let node = Node::trusted(self.image(page)?);
+        let node = NodeView::trusted(self.image(page)?);
         let (low, high) = match index {
             0 => (low, node.high().map(<[u8]>::to_vec)),
             _ => (node.low().to_vec(), high),

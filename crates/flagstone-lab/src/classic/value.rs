@@ -63,8 +63,8 @@ impl Long {
 
 impl Engine {
     fn chunk_size(&self) -> usize {
-        let key_size_max = flagstone::parts::key_size_max(self.page_size);
-        flagstone::parts::value_size_max(self.page_size, key_size_max)
+        let key_size_max = flagstone_engine::node::key_size_max(self.page_size);
+        flagstone_engine::node::value_size_max(self.page_size, key_size_max)
     }
 
     /// Bytes of the longest value: a quarter of the memory, since it is put together there.
@@ -137,7 +137,7 @@ impl Engine {
     /// The value under way for this key, or a new one. No two have the same identity: between
     /// two of one transaction the log has grown.
     fn filling_of(&mut self, xid: Xid, tree: u32, key: &[u8], size: usize) -> Step<Filling> {
-        let next = self.log.next();
+        let next = self.next_lsn();
         let transaction = self.transaction(xid)?;
         let under_way = transaction.filling.as_ref();
         if let Some(filling) = under_way

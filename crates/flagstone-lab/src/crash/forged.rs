@@ -3,7 +3,7 @@
 //! Owns the drawing of changes and their sealing. Never decides which answers are right: all but a
 //! panic and an endless loop are.
 
-use flagstone::parts::reseal_log;
+use flagstone_engine::log::reseal_all;
 use flagstone_nand::{Nand as _, PageContent, PhysicalPage, SimNand};
 use flagstone_space::forge::reseal;
 use rand_pcg::Pcg64Mcg;
@@ -112,7 +112,7 @@ fn relink(chip: &mut SimNand, pages: &[PhysicalPage]) {
     let word = chip.capabilities().code_word.data_size as usize;
     let mut contents: Vec<_> = pages.iter().map(|page| chip.peek(*page)).collect();
     let mut log: Vec<_> = contents.iter_mut().map(|content| content.data.as_mut_slice()).collect();
-    for index in reseal_log(&mut log, word) {
+    for index in reseal_all(&mut log, word) {
         chip.poke(pages[index], &contents[index]);
     }
 }

@@ -7,7 +7,7 @@ use rand_pcg::rand_core::{Rng, SeedableRng};
 
 use flagstone::{
     AbsentLeaf, Budget, Collection, CommitBy, FrameKind, MergeTo, OpenError, Options, OptionsError,
-    RelocationFolding, Replacement, SuperGroup, Victim, WriteCount, parts,
+    RelocationFolding, Replacement, SuperGroup, Victim, WriteCount,
 };
 use flagstone_nand::{Profile, ProfileError, SegmentFile, SimNand, SimStorage};
 
@@ -176,7 +176,7 @@ impl Draw {
             Ok(chip.with_bad_block_count(self.bad_block_count))
         };
         let mut device = chip(self.block_count)?;
-        match parts::space_options(&mut device, &self.options) {
+        match flagstone_engine::space_options(&mut device, &self.options) {
             Err(OpenError::Options(OptionsError::TooFewBlocks { needed, .. })) => {
                 chip(needed + self.bad_block_count)
             }

@@ -1,7 +1,9 @@
 //! Operations of transactions.
 
-use flagstone::parts::{self, LockMode, LockOn, Node};
 use flagstone::{Direction, EngineError, Row, RowValue, ScanRange, Step, Stop, Table, Xid};
+use flagstone_engine::lock::{Mode, Target};
+use flagstone_engine::node::{self as node_format, NodeView};
+use flagstone_engine::table_with_id;
 use flagstone_space::LogicalPage;
 
 use super::engine::{CATALOG, Engine, TABLES};
@@ -16,7 +18,7 @@ use crate::workload::Part;
 
 impl Stopping for Engine {
     fn lock_key(&mut self, xid: Xid, table: Table, key: &[u8]) -> Step<()> {
-        self.lock_entry(xid, Self::tree_of(table), key, LockMode::Exclusive)
+        self.lock_entry(xid, Self::tree_of(table), key, Mode::Exclusive)
     }
 
     fn get_part(
@@ -28,25 +30,25 @@ impl Stopping for Engine {
         out: &mut Vec<u8>,
     ) -> Step<bool> {
         let tree = Self::tree_of(table);
-        self.lock_entry(xid, tree, key, LockMode::Shared)?;
+        self.lock_entry(xid, tree, key, Mode::Shared)?;
         out.clear();
         let leaf = self.leaf_of(tree, key)?;
-        let node = Node::trusted(self.image(leaf)?);
-        let Some(cell) = node.search(key).ok().and_then(|index| node.cell(index)) else {
+        let node = NodeView::trusted(self.image(leaf)?);
+        let Some(cell) = node.search(key).ok().and_then(|index| node.value(index)) else {
             return Ok(false);
         };
-        let end = offset.saturating_add(size).min(cell.bytes.len());
-        out.extend_from_slice(cell.bytes.get(offset..end).unwrap_or(&[]));
+        let end = offset.saturating_add(size).min(cell.bytes().len());
+        out.extend_from_slice(cell.bytes().get(offset..end).unwrap_or(&[]));
         Ok(true)
     }
 
     fn put(&mut self, xid: Xid, table: Table, key: &[u8], value: &[u8]) -> Step<()> {
-        let size_max = parts::value_size_max(self.node_size, key.len());
+        let size_max = node_format::value_size_max(self.node_size, key.len());
         if key.len() <= self.key_size_max() && value.len() > size_max {
             return Err(EngineError::ValueTooLong { size: value.len(), size_max }.into());
         }
         let tree = Self::tree_of(table);
-        self.lock_entry(xid, tree, key, LockMode::Exclusive)?;
+        self.lock_entry(xid, tree, key, Mode::Exclusive)?;
         let new = OwnCell { bytes: value.to_vec(), is_ref: false };
         self.perform(xid, tree, key, Some(&new))?;
         self.counts.user_bytes += (key.len() + value.len()) as u64;
@@ -62,7 +64,7 @@ impl Stopping for Engine {
         bytes: &[u8],
     ) -> Step<()> {
         let tree = Self::tree_of(table);
-        self.lock_entry(xid, tree, key, LockMode::Exclusive)?;
+        self.lock_entry(xid, tree, key, Mode::Exclusive)?;
         let leaf = self.leaf_of(tree, key)?;
         let out_of_range = EngineError::PatchOutOfRange { offset, size: bytes.len() };
         let Some(mut new) = cell_of(self.image(leaf)?, key) else {
@@ -78,7 +80,7 @@ impl Stopping for Engine {
 
     fn delete(&mut self, xid: Xid, table: Table, key: &[u8]) -> Step<()> {
         let tree = Self::tree_of(table);
-        self.lock_entry(xid, tree, key, LockMode::Exclusive)?;
+        self.lock_entry(xid, tree, key, Mode::Exclusive)?;
         self.perform(xid, tree, key, None)?;
         self.counts.user_bytes += key.len() as u64;
         Ok(())
@@ -99,7 +101,7 @@ impl Stopping for Engine {
         let tree = Self::tree_of(table);
         let (found, rest) = self.look(tree, range, direction, limit)?;
         let (low, high) = read_part(range, rest.as_ref(), direction);
-        self.lock(xid, LockOn::Range { tree, low, high }, LockMode::Shared)?;
+        self.lock(xid, Target::Interval { tree, low, high }, Mode::Shared)?;
         let row =
             |(key, cell): (Vec<u8>, OwnCell)| Row { key, value: RowValue::Inline(cell.bytes) };
         rows.extend(found.into_iter().map(row));
@@ -108,18 +110,18 @@ impl Stopping for Engine {
 
     fn open_table(&mut self, xid: Xid, name: &str) -> Step<Option<Table>> {
         let mut entry = Vec::new();
-        let catalog = parts::table(CATALOG);
+        let catalog = table_with_id(CATALOG);
         if !self.get_part(xid, catalog, name.as_bytes(), WHOLE, &mut entry)? {
             return Ok(None);
         }
         let (tree, root) = decode_entry(&entry)
             .ok_or_else(|| corrupt(LogicalPage(0), "catalog does not decode"))?;
         self.trees.insert(tree, root);
-        Ok(Some(parts::table(tree)))
+        Ok(Some(table_with_id(tree)))
     }
 
     fn create_table(&mut self, xid: Xid, name: &str) -> Step<Table> {
-        self.lock_key(xid, parts::table(CATALOG), name.as_bytes())?;
+        self.lock_key(xid, table_with_id(CATALOG), name.as_bytes())?;
         if let Some(table) = self.open_table(xid, name)? {
             return Ok(table);
         }
@@ -127,17 +129,17 @@ impl Stopping for Engine {
         self.make_room(2)?;
         // The numbers in front of the root's are left to a split of the catalog.
         let root = self.next_pages(DEPTH_MAX)?.pop().ok_or(Stop::Error(EngineError::Full))?;
-        self.put(xid, parts::table(CATALOG), name.as_bytes(), &encode_entry(tree, root))?;
+        self.put(xid, table_with_id(CATALOG), name.as_bytes(), &encode_entry(tree, root))?;
         self.take_page(root);
         self.add_tree(xid, tree, root);
-        let leaf = parts::empty_leaf(tree, self.node_size);
+        let leaf = node_format::empty_leaf(tree, self.node_size);
         let part = log::Part::Image { page: root, image: trimmed(&leaf) };
         let lsn = self.log.append(&Record::Shape { parts: vec![part] });
         let mut side = Side { shape: lsn, ..Side::default() };
         side.touched(lsn);
         self.sides.insert(root, side);
         self.pool.change(root, lsn, leaf);
-        Ok(parts::table(tree))
+        Ok(table_with_id(tree))
     }
 }
 

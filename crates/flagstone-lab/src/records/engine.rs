@@ -2,8 +2,10 @@
 
 use std::collections::{BTreeMap, BTreeSet, HashMap, VecDeque};
 
-use flagstone::parts::{self, LockAnswer, LockMode, LockOn, Locks, Reads};
 use flagstone::{EngineError, EngineStats, Fetched, Memory, Step, Stop, Table, Wait, Xid};
+use flagstone_engine::Reads;
+use flagstone_engine::lock::{LockOutcome, LockTable, Mode, Target};
+use flagstone_engine::node::{self as node_format};
 use flagstone_space::{GroupId, LogicalPage, Lsn};
 
 use super::Config;
@@ -93,7 +95,7 @@ pub struct Engine {
     members_max: usize,
     pub(super) pool: Pool,
     pub(super) sides: HashMap<LogicalPage, Side>,
-    locks: Locks,
+    locks: LockTable,
     /// Transactions with pending records on a page (at most `members_max`).
     slots: HashMap<LogicalPage, Vec<Option<Xid>>>,
     /// Root page of each tree.
@@ -134,7 +136,7 @@ impl Engine {
             members_max: shape.members_max.min(SLOT_STRIDE as usize),
             config,
             sides: HashMap::new(),
-            locks: Locks::default(),
+            locks: LockTable::default(),
             slots: HashMap::new(),
             trees: BTreeMap::from([(CATALOG, CATALOG_ROOT)]),
             transactions: BTreeMap::new(),
@@ -167,7 +169,7 @@ impl Engine {
     /// Bytes of the longest key.
     #[must_use]
     pub fn key_size_max(&self) -> usize {
-        parts::key_size_max(self.node_size)
+        node_format::key_size_max(self.node_size)
     }
 
     /// Takes the transaction back.
@@ -262,13 +264,13 @@ impl Engine {
     }
 
     /// Acquires a lock or says why not; ends the youngest transaction of a deadlock.
-    pub(super) fn lock(&mut self, xid: Xid, on: LockOn<'_>, mode: LockMode) -> Step<()> {
+    pub(super) fn lock(&mut self, xid: Xid, on: Target<'_>, mode: Mode) -> Step<()> {
         self.transaction(xid)?;
         loop {
             match self.locks.acquire(xid, on, mode) {
-                LockAnswer::Granted => return Ok(()),
-                LockAnswer::Wait => return Err(Stop::Wait(Wait::Lock)),
-                LockAnswer::Deadlock(victim) => {
+                LockOutcome::Granted => return Ok(()),
+                LockOutcome::Wait => return Err(Stop::Wait(Wait::Lock)),
+                LockOutcome::Deadlock { victim } => {
                     self.counts.deadlocks += 1;
                     self.end(victim);
                     if victim == xid {
@@ -281,18 +283,12 @@ impl Engine {
         }
     }
 
-    pub(super) fn lock_entry(
-        &mut self,
-        xid: Xid,
-        tree: u32,
-        key: &[u8],
-        mode: LockMode,
-    ) -> Step<()> {
+    pub(super) fn lock_entry(&mut self, xid: Xid, tree: u32, key: &[u8], mode: Mode) -> Step<()> {
         let size_max = self.key_size_max();
         if key.len() > size_max {
             return Err(EngineError::KeyTooLong { size: key.len(), size_max }.into());
         }
-        self.lock(xid, LockOn::Record { tree, key }, mode)
+        self.lock(xid, Target::Record { tree, key }, mode)
     }
 
     /// Takes a place among the transactions that have pending records on a page: as many as the
@@ -307,7 +303,7 @@ impl Engine {
         self.counts.crowded_pages += u64::from(free.is_none());
         let slot = free.unwrap_or(xid.0 as usize % count);
         let name = LogicalPage(page.0 * SLOT_STRIDE + slot as u32);
-        self.lock(xid, LockOn::Page(name), LockMode::Exclusive)?;
+        self.lock(xid, Target::Page(name), Mode::Exclusive)?;
         if let Some(slots) = self.slots.get_mut(&page) {
             slots[slot] = Some(xid);
         }
@@ -390,7 +386,7 @@ impl Engine {
     }
 
     pub(super) fn tree_of(table: Table) -> u32 {
-        parts::table_id(table)
+        flagstone_engine::id_of(table)
     }
 }
 

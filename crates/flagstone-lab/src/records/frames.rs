@@ -2,8 +2,8 @@
 
 use std::collections::BTreeSet;
 
-use flagstone::parts::{self, Node};
 use flagstone::{EngineError, Fetch, Fetched, Step, Stop, Wait, Xid};
+use flagstone_engine::node::{self as node_format, NodeView};
 use flagstone_space::{GroupId, LogicalPage, Lsn};
 
 use super::engine::{CATALOG, CATALOG_ROOT, Checkpoint, Engine};
@@ -100,7 +100,7 @@ impl Engine {
             Some(_) => Ok(()),
             None if is_there => Ok(()),
             None if page == CATALOG_ROOT => {
-                let leaf = parts::empty_leaf(CATALOG, self.node_size);
+                let leaf = node_format::empty_leaf(CATALOG, self.node_size);
                 self.sides.insert(page, Side::default());
                 self.pool.fill(page, self.log.last(), leaf);
                 Ok(())
@@ -133,7 +133,7 @@ impl Engine {
                 first: lsn,
                 last: lsn,
                 is_written: true,
-                is_absent: Node::trusted(&content).search(&key).is_err(),
+                is_absent: NodeView::trusted(&content).search(&key).is_err(),
             };
             side.pending.insert(key, pending);
         }

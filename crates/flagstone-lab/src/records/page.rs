@@ -14,7 +14,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use flagstone::Xid;
-use flagstone::parts::Node;
+use flagstone_engine::node::NodeView;
 use flagstone_space::Lsn;
 
 use crate::classic::page::{self, Edited};
@@ -118,10 +118,10 @@ impl Side {
 
     /// Whether `leaf` has room for every outcome of the pending records (H4).
     pub(super) fn has_room(&self, leaf: &[u8]) -> bool {
-        let node = Node::trusted(leaf);
+        let node = NodeView::trusted(leaf);
         let size_of = |key: &[u8]| {
-            let cell = node.search(key).ok().and_then(|index| node.cell(index));
-            cell.map(|cell| cell.bytes.len())
+            let cell = node.search(key).ok().and_then(|index| node.value(index));
+            cell.map(|cell| cell.bytes().len())
         };
         let shrinks = |(key, pending): (&Vec<u8>, &Pending)| {
             pending.before_size.is_some() && pending.before_size != size_of(key)
@@ -134,7 +134,7 @@ impl Side {
         for index in 0..node.count() {
             key.clear();
             node.key_into(index, &mut key);
-            let now = node.cell(index).map_or(0, |cell| cell.bytes.len());
+            let now = node.value(index).map_or(0, |cell| cell.bytes().len());
             let before = self.pending.get(&key).and_then(|pending| pending.before_size);
             most.add(key.len(), now, before.unwrap_or(now));
         }
@@ -143,7 +143,7 @@ impl Side {
                 most.add(key.len(), before, before);
             }
         }
-        most.size() <= node.page_size()
+        most.size() <= node.bytes().len()
     }
 
     /// Bytes of a section with all pending records, one of which, `key`, is to be absent or present.
@@ -173,7 +173,7 @@ struct Most {
 }
 
 impl Most {
-    fn of(node: &Node<'_>) -> Self {
+    fn of(node: &NodeView<'_>) -> Self {
         let (low, high) = (node.low(), node.high());
         let common =
             |high: &[u8]| low.iter().zip(high).take_while(|(low, high)| low == high).count();
@@ -239,7 +239,7 @@ pub(super) fn content(node: &[u8], listed: &[Listed], size: usize) -> Option<Vec
     bytes.push(u8::try_from(xids.len()).ok()?);
     xids.iter().for_each(|xid| bytes.extend_from_slice(&xid.0.to_le_bytes()[..XID_SIZE]));
     bytes.extend_from_slice(&u16::try_from(listed.len()).ok()?.to_le_bytes());
-    let view = Node::trusted(node);
+    let view = NodeView::trusted(node);
     for Listed { key, xid, before_size } in listed {
         let slot = u8::try_from(xids.iter().position(|other| other == xid)?).ok()?;
         let index = view.search(key).ok();
@@ -261,7 +261,7 @@ pub(super) fn content(node: &[u8], listed: &[Listed], size: usize) -> Option<Vec
 /// Entries of the section behind a node of `node_size` bytes; none when it does not parse.
 pub(super) fn listed(content: &[u8], node_size: usize) -> Option<Vec<Listed>> {
     let (node, section) = content.split_at_checked(node_size)?;
-    let node = Node::parse(node)?;
+    let node = NodeView::parse(node).ok()?;
     let (xid_count, rest) = section.split_first()?;
     let (xids, rest) = rest.split_at_checked(usize::from(*xid_count) * XID_SIZE)?;
     let (count, mut rest) = rest.split_first_chunk::<2>()?;
@@ -292,7 +292,6 @@ pub(super) fn listed(content: &[u8], node_size: usize) -> Option<Vec<Listed>> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use flagstone::parts;
 
     const SIZE: usize = 512;
 
@@ -301,7 +300,7 @@ mod tests {
     }
 
     fn leaf(sizes: &[usize]) -> Vec<u8> {
-        let mut image = parts::empty_leaf(2, SIZE);
+        let mut image = flagstone_engine::node::empty_leaf(2, SIZE);
         for (key, size) in (0_u8..).zip(sizes) {
             image = with_value(&image, &[key], Some(&cell(*size))).unwrap();
         }
@@ -352,7 +351,7 @@ mod tests {
         let entries = [listed(&[1], 2), listed(b"gone", 9), listed(&[0], 2)];
         let mut side = Side::default();
         for Listed { key, xid, .. } in &entries[..2] {
-            let is_absent = Node::trusted(&node).search(key).is_err();
+            let is_absent = NodeView::trusted(&node).search(key).is_err();
             let pending = Pending {
                 xid: *xid,
                 before: Before::OnFlash,

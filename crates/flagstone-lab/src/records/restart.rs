@@ -8,8 +8,8 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use flagstone::parts::{self, Node};
 use flagstone::{EngineError, RecoveryReport, Xid};
+use flagstone_engine::node::{self as node_format, NodeView, ValueRef};
 use flagstone_nand::Nand;
 use flagstone_opponents::shadow::records::{Batch, RecordStore};
 use flagstone_space::{GroupId, LogicalPage, Lsn};
@@ -49,12 +49,12 @@ struct Leaf {
 
 impl Leaf {
     fn of(image: &[u8]) -> Self {
-        let node = Node::trusted(image);
+        let node = NodeView::trusted(image);
         let mut entries = BTreeMap::new();
         for index in 0..node.count() {
             let mut key = Vec::new();
             node.key_into(index, &mut key);
-            let value = node.cell(index).map(|cell| cell.bytes.to_vec()).unwrap_or_default();
+            let value = node.value(index).map(|cell| cell.bytes().to_vec()).unwrap_or_default();
             entries.insert(key, value);
         }
         let (low, high) = (node.low().to_vec(), node.high().map(<[u8]>::to_vec));
@@ -62,15 +62,15 @@ impl Leaf {
     }
 
     fn image(&self, size: usize) -> Option<Vec<u8>> {
-        let cell = |bytes| parts::Cell { bytes, is_ref: false };
-        let entries = self.entries.iter().map(|(key, value)| (key.as_slice(), cell(value)));
-        parts::leaf(self.tree, (&self.low, self.high.as_deref()), entries, size)
+        let entries =
+            self.entries.iter().map(|(key, value)| (key.as_slice(), ValueRef::Inline(value)));
+        node_format::leaf(self.tree, (&self.low, self.high.as_deref()), entries, size)
     }
 }
 
 impl Body {
     fn of(image: Vec<u8>) -> Self {
-        let level = Node::trusted(&image).level();
+        let level = NodeView::trusted(&image).level();
         if level == 0 { Self::Leaf(Leaf::of(&image)) } else { Self::Inner(image) }
     }
 }
@@ -134,7 +134,7 @@ impl<D: Nand> Restart<'_, D> {
             let redo = match found {
                 Some(found) => Redo { lsn: found.lsn, body: Body::of(found.node) },
                 None if page == super::engine::CATALOG_ROOT => {
-                    let leaf = parts::empty_leaf(super::engine::CATALOG, self.node_size);
+                    let leaf = node_format::empty_leaf(super::engine::CATALOG, self.node_size);
                     Redo { lsn: Lsn::ZERO, body: Body::of(leaf) }
                 }
                 None => Redo { lsn: Lsn::ZERO, body: Body::None },
@@ -182,7 +182,7 @@ impl<D: Nand> Restart<'_, D> {
             (Part::Image { image, .. }, body) => {
                 let mut whole = image.clone();
                 whole.resize(node_size, 0xFF);
-                Node::parse(&whole).ok_or(mismatch)?;
+                NodeView::parse(&whole).map_err(|_| mismatch)?;
                 *body = Body::of(whole);
             }
             (Part::Below { high, .. }, Body::Leaf(leaf)) => {

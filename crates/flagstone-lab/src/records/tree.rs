@@ -7,8 +7,8 @@
 
 use std::collections::BTreeMap;
 
-use flagstone::parts::{self, Node};
 use flagstone::{EngineError, Step, Stop, Wait, Xid};
+use flagstone_engine::node::{self as node_format, NodeView};
 use flagstone_space::{LogicalPage, Lsn};
 
 use super::engine::Engine;
@@ -46,7 +46,7 @@ impl Engine {
         while path.len() < DEPTH_MAX {
             path.push(page);
             self.pool.hits += u64::from(self.pool.peek(page).is_some());
-            let node = Node::trusted(self.image(page)?);
+            let node = NodeView::trusted(self.image(page)?);
             if node.tree() != tree || !seek.fits(&node) {
                 return Err(corrupt(page, "node lies outside its parent's range"));
             }
@@ -189,7 +189,7 @@ impl Engine {
         &self,
         root: LogicalPage,
         (tree, level): (u32, u8),
-        halves: Vec<parts::Part>,
+        halves: Vec<nodes::NewNode>,
         plan: &mut Plan,
     ) -> Step<Vec<LogicalPage>> {
         let mut children = Vec::new();
@@ -197,7 +197,7 @@ impl Engine {
             children.push((low, plan.add(image)?));
         }
         let rows = children.iter().map(|(low, page)| (low.as_slice(), *page));
-        let image = parts::inner((tree, level), (&[], None), rows, self.node_size);
+        let image = node_format::inner((tree, level), (&[], None), rows, self.node_size);
         let image = image.ok_or_else(|| corrupt(root, "root cannot be split"))?;
         plan.shape.push((Part::Image { page: root, image: trimmed(&image) }, image));
         Ok(children.into_iter().map(|(_, page)| page).collect())
@@ -212,12 +212,12 @@ impl Engine {
     ) -> Step<()> {
         let Some((page, above)) = path.split_last() else { return Ok(()) };
         let image = self.image(*page)?;
-        let node = Node::trusted(image);
+        let node = NodeView::trusted(image);
         let (tree, level) = (node.tree(), node.level());
         let no_split = || corrupt(*page, "inner node cannot be split");
         let mut built = nodes::with_children(image, &[], &puts).ok_or_else(no_split)?.into_iter();
         let first = built.next().ok_or_else(no_split)?;
-        let rest: Vec<parts::Part> = built.collect();
+        let rest: Vec<nodes::NewNode> = built.collect();
         if rest.is_empty() {
             plan.shape.push((Part::Children { page: *page, puts }, first.1));
             return Ok(());
@@ -272,7 +272,7 @@ impl Engine {
     /// Pending records in the range of a new leaf: logged anew, as its own.
     fn take_over(&mut self, page: LogicalPage, from: &BTreeMap<Vec<u8>, Pending>) {
         let Some(image) = self.pool.peek(page).map(|frame| frame.image.clone()) else { return };
-        let node = Node::trusted(&image);
+        let node = NodeView::trusted(&image);
         let is_inside = |key: &[u8]| node.low() <= key && node.high().is_none_or(|high| key < high);
         for (key, before) in from.iter().filter(|(key, _)| is_inside(key)) {
             let edit = Edit::between(None, cell_of(&image, key).as_ref());
@@ -298,7 +298,7 @@ impl Engine {
     /// now.
     fn stay(&mut self, leaf: LogicalPage, is_leaf: bool) {
         let Some(image) = self.pool.peek(leaf).map(|frame| frame.image.clone()) else { return };
-        let node = Node::trusted(&image);
+        let node = NodeView::trusted(&image);
         let is_inside = |key: &[u8]| is_leaf && node.high().is_none_or(|high| key < high);
         let Some(side) = self.sides.get_mut(&leaf) else { return };
         side.pending.retain(|key, _| is_inside(key));
@@ -322,7 +322,7 @@ fn pending(xid: Xid, before: Option<OwnCell>, is_before_on_flash: bool, lsn: Lsn
 
 /// A leaf as it is committed: with the values before of the pending records in its range.
 fn committed(leaf: &[u8], pending: &BTreeMap<Vec<u8>, Pending>) -> Option<Vec<u8>> {
-    let node = Node::trusted(leaf);
+    let node = NodeView::trusted(leaf);
     let (low, high) = (node.low().to_vec(), node.high().map(<[u8]>::to_vec));
     let is_inside = |key: &[u8]| {
         low.as_slice() <= key && high.as_ref().is_none_or(|high| key < high.as_slice())

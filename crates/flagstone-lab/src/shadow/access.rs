@@ -1,7 +1,9 @@
 //! Operations of transactions.
 
-use flagstone::parts::{self, LockMode};
 use flagstone::{Direction, EngineError, Row, RowValue, ScanRange, Step, Stop, Table, Xid};
+use flagstone_engine::lock::Mode;
+use flagstone_engine::node::{self as node_format, NodeView};
+use flagstone_engine::table_with_id;
 use flagstone_space::LogicalPage;
 
 use super::engine::{CATALOG, Engine, TABLES};
@@ -14,7 +16,7 @@ use crate::workload::Part;
 
 impl Stopping for Engine {
     fn lock_key(&mut self, xid: Xid, table: Table, key: &[u8]) -> Step<()> {
-        self.leaf_of(xid, Self::tree_of(table), key, LockMode::Exclusive).map(|_| ())
+        self.leaf_of(xid, Self::tree_of(table), key, Mode::Exclusive).map(|_| ())
     }
 
     fn get_part(
@@ -26,18 +28,18 @@ impl Stopping for Engine {
         out: &mut Vec<u8>,
     ) -> Step<bool> {
         out.clear();
-        let leaf = self.leaf_of(xid, Self::tree_of(table), key, LockMode::Shared)?;
-        let node = parts::Node::trusted(self.image(leaf)?);
-        let Some(cell) = node.search(key).ok().and_then(|index| node.cell(index)) else {
+        let leaf = self.leaf_of(xid, Self::tree_of(table), key, Mode::Shared)?;
+        let node = NodeView::trusted(self.image(leaf)?);
+        let Some(cell) = node.search(key).ok().and_then(|index| node.value(index)) else {
             return Ok(false);
         };
-        let end = offset.saturating_add(size).min(cell.bytes.len());
-        out.extend_from_slice(cell.bytes.get(offset..end).unwrap_or(&[]));
+        let end = offset.saturating_add(size).min(cell.bytes().len());
+        out.extend_from_slice(cell.bytes().get(offset..end).unwrap_or(&[]));
         Ok(true)
     }
 
     fn put(&mut self, xid: Xid, table: Table, key: &[u8], value: &[u8]) -> Step<()> {
-        let size_max = parts::value_size_max(self.page_size, key.len());
+        let size_max = node_format::value_size_max(self.page_size, key.len());
         if key.len() <= self.key_size_max() && value.len() > size_max {
             return Err(EngineError::ValueTooLong { size: value.len(), size_max }.into());
         }
@@ -55,7 +57,7 @@ impl Stopping for Engine {
         bytes: &[u8],
     ) -> Step<()> {
         let tree = Self::tree_of(table);
-        let leaf = self.leaf_of(xid, tree, key, LockMode::Exclusive)?;
+        let leaf = self.leaf_of(xid, tree, key, Mode::Exclusive)?;
         let out_of_range = EngineError::PatchOutOfRange { offset, size: bytes.len() };
         let Some(old) = page::cell_of(self.image(leaf)?, key) else {
             return Err(out_of_range.into());
@@ -94,7 +96,7 @@ impl Stopping for Engine {
             Direction::Forward => Seek::At(&range.low),
             Direction::Backward => Seek::Below(range.high.as_deref()),
         };
-        let leaf = self.leaf_to(xid, Self::tree_of(table), seek, LockMode::Shared)?;
+        let leaf = self.leaf_to(xid, Self::tree_of(table), seek, Mode::Shared)?;
         let (found, rest) = rows_of(self.image(leaf)?, range, direction, limit);
         let row =
             |(key, cell): (Vec<u8>, OwnCell)| Row { key, value: RowValue::Inline(cell.bytes) };
@@ -104,18 +106,18 @@ impl Stopping for Engine {
 
     fn open_table(&mut self, xid: Xid, name: &str) -> Step<Option<Table>> {
         let mut entry = Vec::new();
-        let catalog = parts::table(CATALOG);
+        let catalog = table_with_id(CATALOG);
         if !self.get_part(xid, catalog, name.as_bytes(), WHOLE, &mut entry)? {
             return Ok(None);
         }
         let (tree, root) = decode_entry(&entry)
             .ok_or_else(|| corrupt(LogicalPage(0), "catalog does not decode"))?;
         self.trees.insert(tree, root);
-        Ok(Some(parts::table(tree)))
+        Ok(Some(table_with_id(tree)))
     }
 
     fn create_table(&mut self, xid: Xid, name: &str) -> Step<Table> {
-        self.lock_key(xid, parts::table(CATALOG), name.as_bytes())?;
+        self.lock_key(xid, table_with_id(CATALOG), name.as_bytes())?;
         if let Some(table) = self.open_table(xid, name)? {
             return Ok(table);
         }
@@ -124,17 +126,17 @@ impl Stopping for Engine {
         // The numbers in front of the root's are left to a split of the catalog, and nothing can
         // stop the creation once the catalog names the root.
         let root = self.next_pages(DEPTH_MAX)?.pop().ok_or(Stop::Error(EngineError::Full))?;
-        self.put(xid, parts::table(CATALOG), name.as_bytes(), &encode_entry(tree, root))?;
-        self.lock(xid, root, LockMode::Exclusive)?;
+        self.put(xid, table_with_id(CATALOG), name.as_bytes(), &encode_entry(tree, root))?;
+        self.lock(xid, root, Mode::Exclusive)?;
         self.take_page(xid, root);
         self.add_tree(xid, tree, root);
-        self.change(xid, root, parts::empty_leaf(tree, self.page_size));
-        Ok(parts::table(tree))
+        self.change(xid, root, node_format::empty_leaf(tree, self.page_size));
+        Ok(table_with_id(tree))
     }
 }
 
 impl Engine {
-    fn leaf_of(&mut self, xid: Xid, tree: u32, key: &[u8], mode: LockMode) -> Step<LogicalPage> {
+    fn leaf_of(&mut self, xid: Xid, tree: u32, key: &[u8], mode: Mode) -> Step<LogicalPage> {
         self.check(xid)?;
         let size_max = self.key_size_max();
         if key.len() > size_max {
@@ -144,7 +146,7 @@ impl Engine {
     }
 
     fn set(&mut self, xid: Xid, tree: u32, key: &[u8], value: Option<&[u8]>) -> Step<()> {
-        let leaf = self.leaf_of(xid, tree, key, LockMode::Exclusive)?;
+        let leaf = self.leaf_of(xid, tree, key, Mode::Exclusive)?;
         let old = page::cell_of(self.image(leaf)?, key);
         let new = value.map(|value| OwnCell { bytes: value.to_vec(), is_ref: false });
         match Change::between(old, new) {
@@ -157,7 +159,7 @@ impl Engine {
     pub(super) fn load_trees(&mut self, xid: Xid) -> Step<()> {
         let mut range = Some(ScanRange { low: Vec::new(), high: None });
         while let Some(part) = range {
-            let leaf = self.leaf_to(xid, CATALOG, Seek::At(&part.low), LockMode::Shared)?;
+            let leaf = self.leaf_to(xid, CATALOG, Seek::At(&part.low), Mode::Shared)?;
             let (found, rest) = rows_of(self.image(leaf)?, &part, Direction::Forward, usize::MAX);
             for (_, cell) in found {
                 let entry = decode_entry(&cell.bytes);

@@ -2,8 +2,10 @@
 
 use std::collections::{BTreeMap, BTreeSet, HashMap, VecDeque};
 
-use flagstone::parts::{self, LockAnswer, LockMode, LockOn, Locks, Reads};
 use flagstone::{EngineError, EngineStats, Fetch, Fetched, Memory, Step, Stop, Table, Wait, Xid};
+use flagstone_engine::Reads;
+use flagstone_engine::lock::{LockOutcome, LockTable, Mode, Target};
+use flagstone_engine::node::{self as node_format, NodeView};
 use flagstone_space::{GroupId, LogicalPage, Lsn};
 
 use super::Config;
@@ -81,7 +83,7 @@ pub struct Engine {
     pub(super) config: Config,
     pub(super) page_size: usize,
     pub(super) pool: Pool,
-    locks: Locks,
+    locks: LockTable,
     /// Root page of each tree.
     pub(super) trees: BTreeMap<u32, LogicalPage>,
     transactions: BTreeMap<Xid, Transaction>,
@@ -123,7 +125,7 @@ impl Engine {
             pool: Pool::new(page_size),
             page_size,
             config,
-            locks: Locks::default(),
+            locks: LockTable::default(),
             trees: BTreeMap::from([(CATALOG, CATALOG_ROOT)]),
             transactions: BTreeMap::new(),
             owners: HashMap::new(),
@@ -144,7 +146,7 @@ impl Engine {
     /// Bytes of the longest key.
     #[must_use]
     pub fn key_size_max(&self) -> usize {
-        parts::key_size_max(self.page_size)
+        node_format::key_size_max(self.page_size)
     }
 
     /// Takes the transaction back.
@@ -195,13 +197,13 @@ impl Engine {
     }
 
     /// Acquires a page's lock or says why not; ends the youngest transaction of a deadlock.
-    pub(super) fn lock(&mut self, xid: Xid, page: LogicalPage, mode: LockMode) -> Step<()> {
+    pub(super) fn lock(&mut self, xid: Xid, page: LogicalPage, mode: Mode) -> Step<()> {
         self.check(xid)?;
         loop {
-            match self.locks.acquire(xid, LockOn::Page(page), mode) {
-                LockAnswer::Granted => return Ok(()),
-                LockAnswer::Wait => return Err(Stop::Wait(Wait::Lock)),
-                LockAnswer::Deadlock(victim) => {
+            match self.locks.acquire(xid, Target::Page(page), mode) {
+                LockOutcome::Granted => return Ok(()),
+                LockOutcome::Wait => return Err(Stop::Wait(Wait::Lock)),
+                LockOutcome::Deadlock { victim } => {
                     self.counts.deadlocks += 1;
                     self.end(victim);
                     if victim == xid {
@@ -217,7 +219,7 @@ impl Engine {
     /// Waits until the page carries no change of another transaction (H2), for the lock `mode`: a
     /// transaction that will need the page exclusively asks for this mode at once, or two waiting
     /// transactions would wait for each other.
-    pub(super) fn see(&mut self, xid: Xid, page: LogicalPage, mode: LockMode) -> Step<()> {
+    pub(super) fn see(&mut self, xid: Xid, page: LogicalPage, mode: Mode) -> Step<()> {
         match self.owners.get(&page) {
             Some(owner) if *owner != xid => self.lock(xid, page, mode),
             _ => Ok(()),
@@ -282,7 +284,7 @@ impl Engine {
     }
 
     pub(super) fn tree_of(table: Table) -> u32 {
-        parts::table_id(table)
+        flagstone_engine::id_of(table)
     }
 }
 
@@ -376,14 +378,14 @@ impl PageEngine for Engine {
         }
         let image = match fetched.found {
             Some((_, image)) => image,
-            None if page == CATALOG_ROOT => parts::empty_leaf(CATALOG, self.page_size),
+            None if page == CATALOG_ROOT => node_format::empty_leaf(CATALOG, self.page_size),
             None => {
                 let check = "page is referred to but was never written";
                 return Err(EngineError::Corrupt { page, check });
             }
         };
         let check = "node does not parse";
-        parts::Node::parse(&image).ok_or(EngineError::Corrupt { page, check })?;
+        NodeView::parse(&image).map_err(|_| EngineError::Corrupt { page, check })?;
         self.pool.fill(page, self.changes, image);
         Ok(())
     }

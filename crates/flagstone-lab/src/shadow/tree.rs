@@ -3,8 +3,9 @@
 //! A leaf is split as soon as an entry does not fit (eager). It stays when its last entry goes: its
 //! lock guards the range. The root of a tree never moves: when it splits, its content moves down.
 
-use flagstone::parts::{self, LockMode, Node};
 use flagstone::{EngineError, Step, Stop, Xid};
+use flagstone_engine::lock::Mode;
+use flagstone_engine::node::{self as node_format, NodeView};
 use flagstone_space::LogicalPage;
 
 use super::engine::Engine;
@@ -41,16 +42,16 @@ impl Engine {
         xid: Xid,
         tree: u32,
         seek: Seek<'_>,
-        mode: LockMode,
+        mode: Mode,
     ) -> Step<Vec<LogicalPage>> {
         let mut page = self.root(tree)?;
         let mut path = Vec::with_capacity(4);
         let mut is_leaf = self.is_leaf_in_memory(page);
         while path.len() < DEPTH_MAX {
             path.push(page);
-            self.see(xid, page, if is_leaf { mode } else { LockMode::Shared })?;
+            self.see(xid, page, if is_leaf { mode } else { Mode::Shared })?;
             self.pool.hits += u64::from(self.pool.peek(page).is_some());
-            let node = Node::trusted(self.image(page)?);
+            let node = NodeView::trusted(self.image(page)?);
             if node.tree() != tree || !seek.fits(&node) {
                 return Err(corrupt(page, "node lies outside its parent's range"));
             }
@@ -65,7 +66,7 @@ impl Engine {
 
     /// Whether a page is in memory and a leaf; its content may be another transaction's.
     fn is_leaf_in_memory(&self, page: LogicalPage) -> bool {
-        self.pool.peek(page).is_some_and(|frame| Node::trusted(&frame.image).level() == 0)
+        self.pool.peek(page).is_some_and(|frame| NodeView::trusted(&frame.image).level() == 0)
     }
 
     /// The leaf where a search arrives, locked.
@@ -74,7 +75,7 @@ impl Engine {
         xid: Xid,
         tree: u32,
         seek: Seek<'_>,
-        mode: LockMode,
+        mode: Mode,
     ) -> Step<LogicalPage> {
         let path = self.path_to(xid, tree, seek, mode)?;
         let leaf = path.last().copied().ok_or(Stop::Error(EngineError::NoTable))?;
@@ -85,7 +86,7 @@ impl Engine {
     /// Changes one entry.
     pub(super) fn perform(&mut self, xid: Xid, tree: u32, key: &[u8], edit: &Edit) -> Step<()> {
         for _ in 0..SPLITS_MAX {
-            let leaf = self.leaf_to(xid, tree, Seek::At(key), LockMode::Exclusive)?;
+            let leaf = self.leaf_to(xid, tree, Seek::At(key), Mode::Exclusive)?;
             match page::edit(self.image(leaf)?, key, edit) {
                 Ok(Edited::Bytes(offset, bytes)) => {
                     self.patch_page(xid, leaf, offset, &bytes);
@@ -106,16 +107,16 @@ impl Engine {
 
     /// Splits the leaf of `key`, which is locked, so that an entry may fit.
     fn split(&mut self, xid: Xid, tree: u32, key: &[u8]) -> Step<()> {
-        let depth = self.path_to(xid, tree, Seek::At(key), LockMode::Exclusive)?.len();
+        let depth = self.path_to(xid, tree, Seek::At(key), Mode::Exclusive)?.len();
         self.make_room(depth + 2)?;
-        let path = self.path_to(xid, tree, Seek::At(key), LockMode::Exclusive)?;
+        let path = self.path_to(xid, tree, Seek::At(key), Mode::Exclusive)?;
         let plan = self.plan(tree, key, &path)?;
         for (page, _) in &plan.changed {
-            self.lock(xid, *page, LockMode::Exclusive)?;
+            self.lock(xid, *page, Mode::Exclusive)?;
         }
         for (page, _) in &plan.new {
             // No other transaction knows the number: the lock is there at once.
-            self.lock(xid, *page, LockMode::Exclusive)?;
+            self.lock(xid, *page, Mode::Exclusive)?;
             self.take_page(xid, *page);
         }
         for (page, image) in plan.changed.into_iter().chain(plan.new) {
@@ -149,7 +150,7 @@ impl Engine {
         &self,
         root: LogicalPage,
         (tree, level): (u32, u8),
-        halves: Vec<parts::Part>,
+        halves: Vec<page::NewNode>,
         plan: &mut Plan,
     ) -> Step<()> {
         let mut children = Vec::new();
@@ -157,7 +158,7 @@ impl Engine {
             children.push((low, plan.add(image)?));
         }
         let rows = children.iter().map(|(low, page)| (low.as_slice(), *page));
-        let image = parts::inner((tree, level), (&[], None), rows, self.page_size);
+        let image = node_format::inner((tree, level), (&[], None), rows, self.page_size);
         let image = image.ok_or_else(|| corrupt(root, "root cannot be split"))?;
         plan.changed.push((root, image));
         Ok(())
@@ -172,7 +173,7 @@ impl Engine {
     ) -> Step<()> {
         let Some((page, above)) = path.split_last() else { return Ok(()) };
         let image = self.image(*page)?;
-        let node = Node::trusted(image);
+        let node = NodeView::trusted(image);
         let (tree, level) = (node.tree(), node.level());
         let no_split = || corrupt(*page, "inner node cannot be split");
         let built = page::with_children(image, &[], &puts).ok_or_else(no_split)?;

@@ -544,7 +544,7 @@ mod tests {
         let new = |seed| Index::small(Dialect::WUpdateMix, 4, seed);
         assert_eq!(keys_of(&new(3)), keys_of(&new(3)));
         assert_ne!(keys_of(&new(3)), keys_of(&new(4)));
-        let table = flagstone::parts::table(2);
+        let table = flagstone_engine::table_with_id(2);
         let after = |seed| {
             let mut client = Client::new(&new(seed), table, 0);
             (0..2000).for_each(|_| client.next(Outcome::Commit));
@@ -556,7 +556,7 @@ mod tests {
     #[test]
     fn an_aborted_request_changes_nothing() {
         let index = Index::small(Dialect::WriteIntensive, 10, 1);
-        let mut client = Client::new(&index, flagstone::parts::table(2), 0);
+        let mut client = Client::new(&index, flagstone_engine::table_with_id(2), 0);
         (0..500).for_each(|_| client.next(Outcome::Abort));
         assert_eq!(
             client.rows().iter().collect::<Vec<_>>(),
@@ -569,7 +569,7 @@ mod tests {
         // Requests of `Oltp` come in transactions, whose shares its own test counts.
         for dialect in Dialect::ALL.into_iter().filter(|one| *one != Dialect::Oltp) {
             let index = Index::small(dialect, 10, 1);
-            let mut client = Client::new(&index, flagstone::parts::table(2), 0);
+            let mut client = Client::new(&index, flagstone_engine::table_with_id(2), 0);
             let mut counts = [0_u32; 4];
             for _ in 0..20_000 {
                 counts[client.class()] += 1;

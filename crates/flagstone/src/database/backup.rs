@@ -21,14 +21,13 @@ mod stream;
 
 use std::io::{self, Read, Write};
 
+use flagstone_engine::{Durability, EngineError};
 use flagstone_nand::Nand;
 use thiserror::Error;
 
 use self::stream::{FrameReader, FrameWriter};
 use super::load::ROW_OVERHEAD;
 use super::{Database, MissingRange, Snapshot, SoundRow, Transaction};
-use crate::error::EngineError;
-use crate::options::Durability;
 
 /// What a backup holds.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]

@@ -17,6 +17,7 @@ use std::fs;
 use std::io;
 use std::path::{Path, PathBuf};
 
+use flagstone_engine::{Collection, EngineError, OpenError, Options};
 use flagstone_nand::{
     Access, Extent, FileStorage, Making, Nand as _, OpenDeviceError, Profile, SegmentFile,
     require_one_name, sync_name,
@@ -28,8 +29,6 @@ use tracing::info;
 use super::create::make;
 use super::load::LoadError;
 use super::{AnyNand, Database, FileSize};
-use crate::error::{EngineError, OpenError};
-use crate::options::{Collection, Options};
 
 /// What a compaction copied, and what it was good for.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]

@@ -7,13 +7,12 @@ use std::io::{Error, ErrorKind};
 use std::os::unix::fs::FileTypeExt as _;
 use std::path::Path;
 
+use flagstone_engine::{OpenError, Options};
 use flagstone_nand::{
     Extent, Making, OpenDeviceError, Profile, SegmentFile, kind_of, require_missing,
 };
 
 use super::{AnyNand, Database};
-use crate::error::OpenError;
-use crate::options::Options;
 
 /// Size of the file of a database, in bytes of its segments; a head of some hundred kilobytes comes on top.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -5,17 +5,15 @@
 
 use std::fmt;
 
+use flagstone_engine::{
+    Direction, EngineError, Meter, Reader, Runtime, ScanRange, Table, successor,
+};
 use flagstone_nand::Nand;
-use flagstone_space::Bill;
 
 use super::AnyNand;
-use super::rows::{KeyValue, Range, Reader};
+use super::rows::{KeyValue, Range};
 use super::snapshot::Snapshot;
 use super::transaction::Transaction;
-use crate::engine::{Direction, ScanRange, Table, successor};
-use crate::error::EngineError;
-use crate::runtime::Runtime;
-use crate::sync::Mutex;
 
 /// Key and value of the row that a cursor stands on.
 pub type RowRef<'a> = (&'a [u8], &'a [u8]);
@@ -41,7 +39,7 @@ pub struct Cursor<'a, D: Nand = AnyNand> {
     place: Place,
     value: Vec<u8>,
     ahead: Option<(Direction, Range<'a, D>)>,
-    bill: Option<&'a Mutex<Bill>>,
+    meter: Option<&'a Meter>,
 }
 
 impl<D: Nand> fmt::Debug for Cursor<'_, D> {
@@ -53,7 +51,7 @@ impl<D: Nand> fmt::Debug for Cursor<'_, D> {
 impl<'a, D: Nand> Cursor<'a, D> {
     pub(super) fn new(runtime: &'a Runtime<D>, reader: Reader, table: Table) -> Self {
         let (place, value) = (Place::Start, Vec::new());
-        Self { runtime, reader, table, place, value, ahead: None, bill: None }
+        Self { runtime, reader, table, place, value, ahead: None, meter: None }
     }
 
     /// The row that the cursor stands on; none before the first, behind the last, and between two.
@@ -146,8 +144,8 @@ impl<'a, D: Nand> Cursor<'a, D> {
             }
         };
         let rows = Range::new(self.runtime, self.reader, self.table, ScanRange { low, high });
-        let rows = match self.bill {
-            Some(bill) => rows.charged_to(bill),
+        let rows = match self.meter {
+            Some(meter) => rows.charged_to(meter),
             None => rows,
         };
         match direction {
@@ -241,7 +239,7 @@ impl<D: Nand> Transaction<D> {
     /// [`Transaction::range`] does.
     pub fn cursor(&self, table: Table) -> Cursor<'_, D> {
         let (runtime, reader) = self.reader();
-        Cursor { bill: Some(self.meter()), ..Cursor::new(runtime, reader, table) }
+        Cursor { meter: Some(self.meter()), ..Cursor::new(runtime, reader, table) }
     }
 
     /// A cursor before the first row of a table, through which rows can be changed; locks as

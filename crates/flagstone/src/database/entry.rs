@@ -6,13 +6,12 @@
 use std::fmt;
 use std::ops::RangeBounds;
 
+use flagstone_engine::{EngineError, ScanRange, Table, successor};
 use flagstone_nand::Nand;
 
 use super::AnyNand;
 use super::rows::KeyValue;
 use super::transaction::{Transaction, scan_range};
-use crate::engine::{ScanRange, Table, successor};
-use crate::error::EngineError;
 
 /// One key of a table, locked, with the value it has: see [`Transaction::entry`].
 ///

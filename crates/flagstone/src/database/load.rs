@@ -1,13 +1,11 @@
 //! Loads: many rows that come in the order of their keys, a large commit at a time.
 
+use flagstone_engine::{Durability, EngineError, Table};
 use flagstone_nand::Nand;
 use flagstone_space::Bill;
 use thiserror::Error;
 
 use super::{Database, Transaction};
-use crate::engine::Table;
-use crate::error::EngineError;
-use crate::options::Durability;
 
 /// What a load stored, and what its commits cost.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -38,9 +36,6 @@ fn how_far(stored: u64) -> String {
         rows => format!("the load ended after {rows} rows, which are stored"),
     }
 }
-
-/// Largest commit of a load, in bytes of rows.
-const BATCH_BYTES_MAX: usize = 1 << 20;
 
 /// Memory of a row that waits for its commit, beside key and value.
 pub(crate) const ROW_OVERHEAD: usize = 64;
@@ -97,8 +92,7 @@ impl<D: Nand> Database<D> {
 
     /// Bytes of rows that one commit may hold and stay in memory until then.
     pub(crate) fn batch_bytes(&self) -> usize {
-        let engine = self.runtime.engine();
-        (engine.uncommitted_max() / 2).min(engine.claimed_bytes_max()).min(BATCH_BYTES_MAX)
+        self.runtime.engine().load_size_max()
     }
 }
 

@@ -5,55 +5,16 @@
 use std::collections::VecDeque;
 use std::fmt;
 
+use flagstone_engine::{
+    Direction, EngineError, LeafRows, LeafValue, Meter, Reader, Row, RowValue, Runtime, ScanRange,
+    Table,
+};
 use flagstone_nand::Nand;
-use flagstone_space::{Bill, FrozenId};
 
 use super::{AnyNand, RowRef};
-use crate::engine::{
-    Descriptor, Direction, LeafRows, LeafValue, Row, RowValue, ScanRange, SnapshotId, Step, Table,
-};
-use crate::error::EngineError;
-use crate::lock::Xid;
-use crate::runtime::{Runtime, meter};
-use crate::sync::Mutex;
-
-/// Rows fetched at a time, at most.
-const BATCH_COUNT: usize = 256;
 
 /// A row: key and value.
 pub type KeyValue = (Vec<u8>, Vec<u8>);
-
-/// Who reads.
-#[derive(Clone, Copy, Debug)]
-pub(super) enum Reader {
-    /// A read-write transaction: rows are locked.
-    Transaction(Xid),
-    /// A snapshot: nothing is locked.
-    Snapshot(SnapshotId),
-    /// One that is kept under a name.
-    Kept(FrozenId),
-}
-
-impl Reader {
-    /// Reads a large value of a row that it was given. A snapshot may have been ended since, and then its
-    /// pages are gone.
-    pub(super) fn load<D: Nand>(
-        self,
-        runtime: &Runtime<D>,
-        descriptor: &Descriptor,
-    ) -> Result<Vec<u8>, EngineError> {
-        let kept = match self {
-            Self::Kept(id) => Some(id),
-            Self::Transaction(_) | Self::Snapshot(_) => None,
-        };
-        runtime.load_value_of(kept, descriptor).or_else(|error| {
-            if let Self::Snapshot(id) = self {
-                runtime.engine_shared().require_snapshot(id)?;
-            }
-            Err(error)
-        })
-    }
-}
 
 /// What an error of a range is about.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -81,7 +42,7 @@ pub struct Range<'a, D: Nand = AnyNand> {
     /// What the last error was about.
     stopped: Option<Stopped>,
     /// Whose bill it is when reading makes way by writing.
-    bill: Option<&'a Mutex<Bill>>,
+    meter: Option<&'a Meter>,
 }
 
 impl<D: Nand> fmt::Debug for Range<'_, D> {
@@ -109,7 +70,7 @@ impl<'a, D: Nand> Range<'a, D> {
             lent: KeyValue::default(),
             has_failed: false,
             stopped: None,
-            bill: None,
+            meter: None,
         }
     }
 
@@ -125,13 +86,13 @@ impl<'a, D: Nand> Range<'a, D> {
     }
 
     /// The same rows; what reading them does to the flash is added to `bill`.
-    pub(super) fn charged_to(self, bill: &'a Mutex<Bill>) -> Self {
-        Self { bill: Some(bill), ..self }
+    pub(super) fn charged_to(self, meter: &'a Meter) -> Self {
+        Self { meter: Some(meter), ..self }
     }
 
     fn metered<T>(&self, calls: impl FnOnce() -> T) -> T {
-        match self.bill {
-            Some(bill) => meter::charging(bill, calls),
+        match self.meter {
+            Some(meter) => meter.charge(calls),
             None => calls(),
         }
     }
@@ -165,46 +126,13 @@ impl<'a, D: Nand> Range<'a, D> {
     }
 
     fn fetch_part(&mut self, range: &ScanRange) -> Result<(), EngineError> {
-        if let Reader::Snapshot(id) = self.reader
-            && let Some(rest) = self.runtime.engine_shared().read_leaf_shared(
-                id,
-                self.table,
-                range,
-                self.direction,
-                &mut self.leaf,
-            )
-        {
-            self.rest = rest;
-            return Ok(());
-        }
-        let (reader, table, direction) = (self.reader, self.table, self.direction);
-        if let Reader::Kept(id) = reader {
-            self.rest = self.runtime.scan_kept(id, table, range, direction, &mut self.leaf)?;
-            return Ok(());
-        }
-        let mut rows = Vec::new();
-        let scan = |engine: &mut crate::Engine| -> Step<Option<ScanRange>> {
-            rows.clear();
-            match reader {
-                Reader::Transaction(xid) => {
-                    engine.scan(xid, table, range, direction, BATCH_COUNT, &mut rows)
-                }
-                Reader::Kept(_) => Ok(None),
-                Reader::Snapshot(id) => {
-                    engine.scan_snapshot(id, table, range, direction, BATCH_COUNT, &mut rows)
-                }
-            }
-        };
-        let xid = match reader {
-            Reader::Transaction(xid) => Some(xid),
-            Reader::Snapshot(_) | Reader::Kept(_) => None,
-        };
-        self.rest = self.metered(|| self.runtime.run_for(xid, scan))?;
-        if xid.is_some() {
-            // A snapshot needs what was loaded for it, merged or not.
-            self.metered(|| self.runtime.merge_excess());
-        }
-        self.batch.extend(rows);
+        let (runtime, reader, table) = (self.runtime, self.reader, self.table);
+        let out = (&mut self.leaf, &mut self.batch);
+        let read = || runtime.read_rows(reader, table, range, self.direction, out);
+        self.rest = match self.meter {
+            Some(meter) => meter.charge(read),
+            None => read(),
+        }?;
         Ok(())
     }
 
@@ -260,14 +188,14 @@ impl<'a, D: Nand> Range<'a, D> {
             };
             return Some(Ok((&self.lent.0, &self.lent.1)));
         }
-        let (runtime, bill, reader) = (self.runtime, self.bill, self.reader);
+        let (runtime, meter, reader) = (self.runtime, self.meter, self.reader);
         let (key, value) = self.leaf.take()?;
         match value {
             LeafValue::Inline(value) => Some(Ok((key, value))),
             LeafValue::Large(descriptor) => {
-                let load = || reader.load(runtime, &descriptor?);
-                let loaded = match bill {
-                    Some(bill) => meter::charging(bill, load),
+                let load = || runtime.load(reader, &descriptor?);
+                let loaded = match meter {
+                    Some(meter) => meter.charge(load),
                     None => load(),
                 };
                 match loaded {
@@ -287,7 +215,7 @@ impl<'a, D: Nand> Range<'a, D> {
         let loaded = match row.value {
             RowValue::Inline(bytes) => Ok(bytes),
             RowValue::Large(descriptor) => {
-                self.metered(|| self.reader.load(self.runtime, &descriptor))
+                self.metered(|| self.runtime.load(self.reader, &descriptor))
             }
         };
         match loaded {
@@ -323,9 +251,9 @@ impl<D: Nand> Iterator for Range<'_, D> {
 
 #[cfg(test)]
 mod tests {
+    use flagstone_engine::Options;
     use flagstone_nand::{Profile, SimNand};
 
-    use crate::options::Options;
     use crate::{Database, EngineError};
 
     /// Goal: a snapshot that was ended says so, of large values too, and its ranges end there. Method: rows

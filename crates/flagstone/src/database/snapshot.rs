@@ -4,20 +4,14 @@ use std::fmt;
 use std::ops::RangeBounds;
 use std::sync::Arc;
 
+use flagstone_engine::{CATALOG, Descriptor, EngineError, Read, Reader, Runtime, ScanRange, Table};
 use flagstone_nand::Nand;
 use flagstone_space::FrozenId;
 
 use super::AnyNand;
-use super::rows::{KeyValue, Range, Reader};
+use super::rows::{KeyValue, Range};
 use super::sound::SoundRows;
 use super::transaction::scan_range;
-#[cfg(test)]
-use crate::engine::SnapshotId;
-use crate::engine::{
-    CATALOG, DEPTH_MAX, Descriptor, Engine, Read, ScanRange, Table, TableOwner, named_table,
-};
-use crate::error::EngineError;
-use crate::runtime::Runtime;
 
 /// The database as it was at one durable commit. Never waits for transactions.
 ///
@@ -58,20 +52,13 @@ impl<D: Nand> fmt::Debug for Snapshot<D> {
 
 impl<D: Nand> Snapshot<D> {
     pub(super) fn begin(runtime: Arc<Runtime<D>>) -> Result<Self, EngineError> {
-        let at_hand = runtime.engine_shared().snapshot_at_hand();
-        let id = at_hand.or_else(|_| runtime.run(Engine::begin_snapshot))?;
+        let id = runtime.begin_snapshot()?;
         Ok(Self { runtime, reader: Reader::Snapshot(id) })
     }
 
     /// One that is kept under a name.
     pub(super) fn kept(runtime: Arc<Runtime<D>>, id: FrozenId) -> Self {
         Self { runtime, reader: Reader::Kept(id) }
-    }
-
-    #[cfg(test)]
-    pub(crate) fn id(&self) -> SnapshotId {
-        let Reader::Snapshot(id) = self.reader else { panic!("it is kept under a name") };
-        id
     }
 
     /// The table of that name, as the snapshot has it: one that was dropped or renamed since is found by the
@@ -81,10 +68,9 @@ impl<D: Nand> Snapshot<D> {
     ///
     /// As [`Snapshot::get`].
     pub fn table(&self, name: &str) -> Result<Option<Table>, EngineError> {
-        let entry = self.get(CATALOG, name.as_bytes())?;
-        let found = entry.and_then(|entry| named_table(name.as_bytes(), &entry));
-        let owner = self.owner()?;
-        Ok(found.map(|(_, table)| table.owned_by(owner)))
+        let Some(entry) = self.get(CATALOG, name.as_bytes())? else { return Ok(None) };
+        let found = self.runtime.named_table(self.reader, name.as_bytes(), &entry)?;
+        Ok(found.map(|(_, table)| table))
     }
 
     /// Names of all tables that it has, in order.
@@ -98,22 +84,11 @@ impl<D: Nand> Snapshot<D> {
 
     /// All tables that it has, in order of their names.
     pub(crate) fn named_tables(&self) -> Result<Vec<(String, Table)>, EngineError> {
-        let owner = self.owner()?;
         let found = self.range(CATALOG, ..).map(|row| {
             let (key, entry) = row?;
-            Ok(named_table(&key, &entry).map(|(name, table)| (name, table.owned_by(owner))))
+            self.runtime.named_table(self.reader, &key, &entry)
         });
         found.filter_map(Result::transpose).collect()
-    }
-
-    /// Whom its tables belong to.
-    fn owner(&self) -> Result<TableOwner, EngineError> {
-        match self.reader {
-            Reader::Kept(id) => self.runtime.kept_owner(id),
-            Reader::Snapshot(_) | Reader::Transaction(_) => {
-                Ok(self.runtime.engine_shared().table_owner())
-            }
-        }
     }
 
     /// The value of `key`.
@@ -141,21 +116,11 @@ impl<D: Nand> Snapshot<D> {
     }
 
     fn read(&self, table: Table, key: &[u8], value: &mut Vec<u8>) -> Result<Read, EngineError> {
-        let id = match self.reader {
-            Reader::Snapshot(id) => id,
-            Reader::Kept(id) => return self.runtime.get_kept(id, table, key, value),
-            Reader::Transaction(_) => return Err(EngineError::NoSnapshot),
-        };
-        let found = self.runtime.engine_shared().read_shared(id, table, key, value);
-        let missed = match found {
-            Ok(read) => return Ok(read),
-            Err(missed) => missed,
-        };
-        self.runtime.run_after(missed, None, |engine| engine.get_snapshot(id, table, key, value))
+        self.runtime.read_key(self.reader, table, key, value)
     }
 
     fn load(&self, descriptor: &Descriptor) -> Result<Vec<u8>, EngineError> {
-        self.reader.load(&self.runtime, descriptor)
+        self.runtime.load(self.reader, descriptor)
     }
 
     /// Rows of a range in ascending order; [`Range::rev`] turns it around.
@@ -185,20 +150,10 @@ impl<D: Nand> Snapshot<D> {
     /// # Ok::<(), Box<dyn std::error::Error>>(())
     /// ```
     pub fn sound_rows(&self, table: Table) -> SoundRows<'_, D> {
-        SoundRows::new(self.range(table, ..), Box::new(move |key| self.end_of_leaf(table, key)))
-    }
-
-    /// First key behind the leaf of `key`, as far as the way to it reads; none where that is not known, or the leaf is
-    /// the last one.
-    fn end_of_leaf(&self, table: Table, key: &[u8]) -> Option<Vec<u8>> {
-        match self.reader {
-            Reader::Kept(id) => self.runtime.end_of_kept_leaf(id, table, key),
-            Reader::Snapshot(_) | Reader::Transaction(_) => {
-                let end_at =
-                    |level| self.runtime.run(|engine| engine.end_of_child(table, key, level));
-                (0..DEPTH_MAX).find_map(|level| end_at(level).ok()).flatten()
-            }
-        }
+        SoundRows::new(
+            self.range(table, ..),
+            Box::new(move |key| self.runtime.end_of_leaf(self.reader, table, key)),
+        )
     }
 
     /// Rows whose keys start with `prefix`.
@@ -246,10 +201,7 @@ impl<D: Nand> Snapshot<D> {
 impl<D: Nand> Drop for Snapshot<D> {
     fn drop(&mut self) {
         if let Reader::Snapshot(id) = self.reader {
-            let has_ended = self.runtime.engine_shared().ends_snapshot(id);
-            if !has_ended {
-                self.runtime.engine().end_snapshot(id);
-            }
+            self.runtime.end_snapshot(id);
         }
     }
 }

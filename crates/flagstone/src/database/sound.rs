@@ -1,12 +1,11 @@
 //! Reading past damage: every row that reads, and which key ranges do not.
 
+use flagstone_engine::{EngineError, ScanRange, successor};
 use flagstone_nand::{Nand, NandError};
 use flagstone_space::SpaceError;
 
 use super::AnyNand;
 use super::rows::{KeyValue, Range, Stopped};
-use crate::engine::{ScanRange, successor};
-use crate::error::EngineError;
 
 /// Keys of a table whose rows do not read.
 #[derive(Clone, Debug, PartialEq, Eq)]

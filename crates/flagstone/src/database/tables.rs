@@ -1,12 +1,10 @@
 //! Tables as a whole: their names, and their end.
 
+use flagstone_engine::{Durability, EngineError, Table};
 use flagstone_nand::Nand;
 use tracing::info;
 
 use super::{Database, Transaction};
-use crate::engine::Table;
-use crate::error::EngineError;
-use crate::options::Durability;
 
 /// What stands between the name of a table and that of one of its indexes.
 const INDEX_MARK: char = '@';
@@ -71,7 +69,7 @@ impl<D: Nand> Database<D> {
     ///
     /// The device failed.
     pub fn existing_table(&self, name: &str) -> Result<Option<Table>, EngineError> {
-        self.runtime().run(|engine| engine.open_table(name))
+        self.runtime().open_table(name)
     }
 
     /// Names of all tables, in order.
@@ -201,10 +199,10 @@ fn with_indexes<D: Nand>(
 mod tests {
     use std::thread;
 
+    use flagstone_engine::Options;
     use flagstone_nand::{Profile, SimNand};
 
     use super::*;
-    use crate::options::Options;
 
     /// Goal: a drop waits for those who have changed rows, and who waits for a row of it meanwhile learns that
     /// the table is gone.

@@ -5,18 +5,16 @@ use std::ops::{Bound, RangeBounds};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
+use flagstone_engine::{
+    CATALOG, Descriptor, Durability, EngineError, Meter, Read, Reader, Runtime, Savepoint,
+    ScanRange, Table, Xid,
+};
 use flagstone_nand::Nand;
 use flagstone_space::{Bill, Lsn};
 use tracing::{debug, trace};
 
-use super::rows::{KeyValue, Range, Reader};
-use super::{AnyNand, settle};
-use crate::engine::{CATALOG, Descriptor, Read, Savepoint, ScanRange, Step, Table, tombstone};
-use crate::error::EngineError;
-use crate::lock::Xid;
-use crate::options::Durability;
-use crate::runtime::{Runtime, meter};
-use crate::sync::Mutex;
+use super::AnyNand;
+use super::rows::{KeyValue, Range};
 
 /// A commit that returned.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -81,7 +79,7 @@ pub struct Transaction<D: Nand = AnyNand> {
     runtime: Arc<Runtime<D>>,
     xid: Xid,
     is_over: bool,
-    bill: Mutex<Bill>,
+    meter: Meter,
     /// It has changed something, and so passed the budget of wear.
     is_admitted: AtomicBool,
     /// Why it cannot be committed, if a change of it stopped half way.
@@ -101,17 +99,15 @@ impl<D: Nand> Transaction<D> {
             runtime,
             xid,
             is_over: false,
-            bill: Mutex::default(),
+            meter: Meter::default(),
             is_admitted: AtomicBool::new(false),
             doom: None,
         }
     }
 
-    fn run<T>(
-        &self,
-        operation: impl FnMut(&mut crate::Engine) -> Step<T>,
-    ) -> Result<T, EngineError> {
-        let result = self.metered(|| self.runtime.run_for(Some(self.xid), operation));
+    /// What `calls` give; what they do to the flash is on the bill of the transaction.
+    fn run<T>(&self, calls: impl FnOnce() -> Result<T, EngineError>) -> Result<T, EngineError> {
+        let result = self.meter.charge(calls);
         if matches!(result, Err(EngineError::Deadlock)) {
             debug!(xid = ?self.xid, "aborted to end a deadlock");
         }
@@ -127,11 +123,6 @@ impl<D: Nand> Transaction<D> {
         Ok(())
     }
 
-    /// What `calls` give; what they do to the flash is on the bill of this transaction.
-    fn metered<T>(&self, calls: impl FnOnce() -> T) -> T {
-        meter::charging(&self.bill, calls)
-    }
-
     /// Makes a commit fail with `error`: a change that consists of several stopped half way.
     pub(crate) fn doom(&mut self, error: &EngineError) {
         self.doom.get_or_insert_with(|| error.clone());
@@ -140,39 +131,24 @@ impl<D: Nand> Transaction<D> {
     /// What was done to the flash in this transaction's calls so far: see [`Commit::bill`].
     #[must_use]
     pub fn bill(&self) -> Bill {
-        *self.bill.lock()
+        self.meter.bill()
     }
 
     pub(crate) fn create_table(&mut self, name: &str) -> Result<Table, EngineError> {
         self.admit()?;
-        let xid = self.xid;
-        self.run(|engine| engine.create_table(xid, name)).map_err(of_name)
+        self.run(|| self.runtime.create_table(self.xid, name))
     }
 
     /// Moves the table `from` to the name `to`, in the catalog alone.
     pub(super) fn rename_entry(&mut self, from: &str, to: &str) -> Result<(), EngineError> {
         self.admit()?;
-        let xid = self.xid;
-        let entry = self.run(|engine| engine.locked_entry(xid, from)).map_err(of_name)?;
-        let (_, entry) = entry.ok_or(EngineError::NoTable)?;
-        if self.run(|engine| engine.locked_entry(xid, to)).map_err(of_name)?.is_some() {
-            return Err(EngineError::TableExists);
-        }
-        self.run(|engine| engine.put(xid, CATALOG, to.as_bytes(), &entry))?;
-        self.run(|engine| engine.delete(xid, CATALOG, from.as_bytes()))
+        self.run(|| self.runtime.rename_table(self.xid, from, to))
     }
 
     /// Takes the table `name` out of the catalog; the commit makes it one that was dropped.
     pub(super) fn drop_entry(&mut self, name: &str) -> Result<Table, EngineError> {
         self.admit()?;
-        let xid = self.xid;
-        let entry = self.run(|engine| engine.locked_entry(xid, name)).map_err(of_name)?;
-        let (table, entry) = entry.ok_or(EngineError::NoTable)?;
-        self.run(|engine| engine.lock_table(xid, table))?;
-        self.run(|engine| engine.put(xid, CATALOG, &tombstone(table), &entry))?;
-        self.run(|engine| engine.delete(xid, CATALOG, name.as_bytes()))?;
-        self.run(|engine| engine.note_drop(xid, table))?;
-        Ok(table)
+        self.run(|| self.runtime.drop_table(self.xid, name))
     }
 
     /// Names of tables that begin with `prefix`; none comes before the transaction ends.
@@ -187,9 +163,8 @@ impl<D: Nand> Transaction<D> {
     ///
     /// See [`EngineError`].
     pub fn get(&self, table: Table, key: &[u8]) -> Result<Option<Vec<u8>>, EngineError> {
-        let xid = self.xid;
         let mut value = Vec::new();
-        match self.run(|engine| engine.get(xid, table, key, &mut value))? {
+        match self.read(table, key, &mut value)? {
             Read::Absent => Ok(None),
             Read::Inline => Ok(Some(value)),
             Read::Large(descriptor) => self.load(&descriptor).map(Some),
@@ -214,10 +189,12 @@ impl<D: Nand> Transaction<D> {
     ///
     /// See [`EngineError`].
     pub fn contains_key(&self, table: Table, key: &[u8]) -> Result<bool, EngineError> {
-        let xid = self.xid;
-        let mut value = Vec::new();
-        let read = self.run(|engine| engine.get(xid, table, key, &mut value))?;
-        Ok(read != Read::Absent)
+        Ok(self.read(table, key, &mut Vec::new())? != Read::Absent)
+    }
+
+    fn read(&self, table: Table, key: &[u8], value: &mut Vec<u8>) -> Result<Read, EngineError> {
+        let reader = Reader::Transaction(self.xid);
+        self.run(|| self.runtime.read_key(reader, table, key, value))
     }
 
     /// Locks `key` before it is read for a change: read-modify-write without deadlocks.
@@ -226,8 +203,7 @@ impl<D: Nand> Transaction<D> {
     ///
     /// See [`EngineError`].
     pub fn lock_key(&self, table: Table, key: &[u8]) -> Result<(), EngineError> {
-        let xid = self.xid;
-        self.run(|engine| engine.lock_key(xid, table, key))
+        self.run(|| self.runtime.lock_key(self.xid, table, key))
     }
 
     /// `size` bytes of the value at `offset`, fewer when it is shorter; reads no page when pending
@@ -243,9 +219,9 @@ impl<D: Nand> Transaction<D> {
         offset: usize,
         size: usize,
     ) -> Result<Option<Vec<u8>>, EngineError> {
-        let xid = self.xid;
+        let (xid, part) = (self.xid, (offset, size));
         let mut value = Vec::new();
-        match self.run(|engine| engine.get_part(xid, table, key, offset, size, &mut value))? {
+        match self.run(|| self.runtime.read_part(xid, table, key, part, &mut value))? {
             Read::Absent => Ok(None),
             Read::Inline => Ok(Some(value)),
             Read::Large(descriptor) => {
@@ -273,36 +249,11 @@ impl<D: Nand> Transaction<D> {
         value: &[u8],
     ) -> Result<(), EngineError> {
         self.admit()?;
-        let xid = self.xid;
-        if value.len() <= self.runtime.engine_shared().inline_value_size_max(key.len()) {
-            return self.run(|engine| engine.put(xid, table, key, value));
-        }
-        // What speaks against the row is to be known before its pages are written.
-        self.run(|engine| engine.prepare_write(xid, table, key))?;
-        let descriptor = self.store(value)?;
-        let put = self.run(|engine| engine.put_ref(xid, table, key, &descriptor));
-        if put.is_err() {
-            self.runtime.engine().drop_stored(xid, &descriptor);
-        }
-        put
+        self.run(|| self.runtime.put(self.xid, table, key, value))
     }
 
     fn load(&self, descriptor: &Descriptor) -> Result<Vec<u8>, EngineError> {
-        self.metered(|| self.runtime.load_value(descriptor))
-    }
-
-    fn store(&self, value: &[u8]) -> Result<Descriptor, EngineError> {
-        let xid = self.xid;
-        loop {
-            let plan = self.run(|engine| engine.plan_value(xid, value.len()))?;
-            let stored = self.metered(|| self.runtime.store_value(xid, &plan, value));
-            let stored = self.runtime.engine().stored(xid, &plan, stored);
-            self.runtime.wake_others();
-            match stored {
-                Err(EngineError::Full) if self.metered(|| self.runtime.free_room())? => {}
-                stored => return stored.map(|()| plan.descriptor),
-            }
-        }
+        self.run(|| self.runtime.load(Reader::Transaction(self.xid), descriptor))
     }
 
     /// Changes `bytes` at `offset` of the value of `key`; only these bytes are logged and kept.
@@ -318,16 +269,7 @@ impl<D: Nand> Transaction<D> {
         bytes: &[u8],
     ) -> Result<(), EngineError> {
         self.admit()?;
-        let xid = self.xid;
-        let large = self.run(|engine| engine.patch(xid, table, key, offset, bytes))?;
-        let Some(descriptor) = large else { return Ok(()) };
-        let mut value = self.load(&descriptor)?;
-        let target = offset
-            .checked_add(bytes.len())
-            .and_then(|end| value.get_mut(offset..end))
-            .ok_or(EngineError::PatchOutOfRange { offset, size: bytes.len() })?;
-        target.copy_from_slice(bytes);
-        self.put(table, key, &value)
+        self.run(|| self.runtime.patch(self.xid, table, key, offset, bytes))
     }
 
     /// Deletes `key`, whether it exists or not.
@@ -341,9 +283,7 @@ impl<D: Nand> Transaction<D> {
 
     pub(super) fn delete_row(&self, table: Table, key: &[u8]) -> Result<(), EngineError> {
         self.admit()?;
-        let xid = self.xid;
-        let deleted = self.run(|engine| engine.delete(xid, table, key));
-        deleted.map_err(|error| self.runtime.engine().refusal(xid, error))
+        self.run(|| self.runtime.delete(self.xid, table, key))
     }
 
     /// Rows of a range in ascending order; [`Range::rev`] turns it around. From the first row on, all of the
@@ -379,11 +319,11 @@ impl<D: Nand> Transaction<D> {
 
     pub(crate) fn rows(&self, table: Table, range: ScanRange) -> Range<'_, D> {
         let (runtime, reader) = self.reader();
-        Range::new(runtime, reader, table, range).charged_to(&self.bill)
+        Range::new(runtime, reader, table, range).charged_to(&self.meter)
     }
 
-    pub(super) const fn meter(&self) -> &Mutex<Bill> {
-        &self.bill
+    pub(super) const fn meter(&self) -> &Meter {
+        &self.meter
     }
 
     pub(super) fn reader(&self) -> (&Runtime<D>, Reader) {
@@ -444,8 +384,7 @@ impl<D: Nand> Transaction<D> {
     ///
     /// The transaction was aborted to end a deadlock.
     pub fn savepoint(&mut self) -> Result<Savepoint, EngineError> {
-        let xid = self.xid;
-        self.run(|engine| engine.savepoint(xid))
+        self.run(|| self.runtime.savepoint(self.xid))
     }
 
     /// Forgets the changes made since `savepoint`.
@@ -454,8 +393,7 @@ impl<D: Nand> Transaction<D> {
     ///
     /// `NoSavepoint` when it is not one of this transaction's.
     pub fn rollback_to(&mut self, savepoint: Savepoint) -> Result<(), EngineError> {
-        let xid = self.xid;
-        self.run(|engine| engine.rollback_to(xid, savepoint))
+        self.run(|| self.runtime.rollback_to(self.xid, savepoint))
     }
 
     /// Commits with the durability of the database's options.
@@ -464,7 +402,7 @@ impl<D: Nand> Transaction<D> {
     ///
     /// `Full`, `TooLarge`: nothing is committed. `OutcomeUnknown`: the device failed while it was written.
     pub fn commit(self) -> Result<Commit, EngineError> {
-        let durability = self.runtime.engine_shared().options().durability;
+        let durability = self.runtime.durability();
         self.commit_with(durability)
     }
 
@@ -477,30 +415,12 @@ impl<D: Nand> Transaction<D> {
         if let Some(error) = self.doom.take() {
             return Err(error);
         }
-        self.runtime.require_own_process()?;
-        let xid = self.xid;
-        // The flush is this thread's business: the engine need not ask for it.
-        let ticket = loop {
-            match self.run(|engine| engine.commit(xid, Durability::Deferred)) {
-                Ok(ticket) => break ticket,
-                Err(EngineError::OutcomeUnknown) => return Err(EngineError::OutcomeUnknown),
-                Err(error) if self.runtime.engine().gives_up(xid) => {
-                    return Err(match error {
-                        EngineError::Full => self.runtime.engine().why_full(xid),
-                        error => error,
-                    });
-                }
-                // Work for others failed, not what commits this one: that goes on.
-                Err(_) => {
-                    self.runtime.await_flush();
-                }
-            }
-        };
+        let ticket = self.run(|| self.runtime.commit(self.xid))?;
         self.is_over = true;
-        self.metered(|| settle(&self.runtime, ticket.lsn, durability))?;
+        self.meter.charge(|| self.runtime.settle(ticket.lsn, durability))?;
         trace!(lsn = ticket.lsn.0, ?durability, "committed");
         // Work that fails is found again by whoever needs it; the commit stands.
-        let _ = self.metered(|| self.runtime.work_some());
+        let _ = self.meter.charge(|| self.runtime.work_some());
         Ok(Commit { lsn: ticket.lsn, bill: self.bill() })
     }
 
@@ -518,36 +438,7 @@ impl<D: Nand> Drop for Transaction<D> {
     }
 }
 
-/// The error of a key of the catalog, which is a name to whoever gave it.
-fn of_name(error: EngineError) -> EngineError {
-    match error {
-        EngineError::KeyTooLong { size, size_max } => EngineError::NameTooLong { size, size_max },
-        error => error,
-    }
-}
-
 pub(super) fn scan_range<'a>(bounds: &impl RangeBounds<&'a [u8]>) -> ScanRange {
     let bound = |bound: Bound<&&'a [u8]>| bound.map(|key| *key);
     ScanRange::from_bounds(bound(bounds.start_bound()), bound(bounds.end_bound()))
-}
-
-#[cfg(test)]
-mod tests {
-    use flagstone_nand::{Profile, SimNand};
-
-    use crate::{Database, Durability, EngineError, Options, Runtime};
-
-    /// Goal: no commit of a child of a fork is told that it stands, not even one that waits in memory. Method: a
-    /// database that another process opened, by its number.
-    #[test]
-    fn a_child_of_a_fork_commits_nothing() {
-        let profile = Profile::named("slc-2k").unwrap().with_block_count(64).unwrap();
-        let mut runtime = Runtime::create(SimNand::new(&profile, 1), &Options::default()).unwrap();
-        runtime.opened_by ^= 1;
-        let database = Database::over(runtime);
-        for durability in [Durability::Immediate, Durability::Group, Durability::Deferred] {
-            let committed = database.begin().commit_with(durability).map(drop);
-            assert_eq!(committed, Err(EngineError::OtherProcess), "{durability:?}");
-        }
-    }
 }

@@ -1,12 +1,11 @@
 //! The new database: rows go in by many transactions.
 
+use flagstone_engine::salvage::{Salvaged, Scanned};
+use flagstone_engine::{Durability, EngineError, Table, successor};
 use flagstone_nand::Nand;
 
-use super::{KeySpan, MissingCause, SalvageError, SalvageReport, SalvagedTable};
+use super::{KeySpan, MissingCause, SalvageError, SalvageReport, SalvagedTable, source_lost};
 use crate::database::{Database, ROW_OVERHEAD, Transaction};
-use crate::engine::{Table, successor};
-use crate::error::EngineError;
-use crate::options::Durability;
 
 /// Rows between two calls of a watcher.
 const WATCH_ROWS: u64 = 256;
@@ -44,6 +43,31 @@ impl<'a, D: Nand, W: FnMut(u64)> Writer<'a, D, W> {
         }
         self.table = Some((table, index));
         Ok(())
+    }
+
+    /// Stores the rows of a range of `table`, and tells what of it is missing.
+    pub(super) fn copy<S: Nand>(
+        &mut self,
+        source: &mut Scanned<S>,
+        table: Table,
+        (low, high): (&[u8], Option<&[u8]>),
+        report: &mut SalvageReport,
+    ) -> Result<(), SalvageError> {
+        let mut stored = Ok(());
+        let read = source.rows(table, low, high, |found| match found {
+            Salvaged::Row { key, value } => {
+                if stored.is_ok() {
+                    stored = self.put(&key, &value, report);
+                }
+            }
+            Salvaged::Missing { low, high, cause } => {
+                let told = self.table.and_then(|(_, index)| report.tables.get(index));
+                let table = told.map(|told| told.name.clone()).unwrap_or_default();
+                report.missing.push(KeySpan { table, low, high, cause });
+            }
+        });
+        read.map_err(source_lost)?;
+        stored
     }
 
     /// Stores a row; one that is too long is told to be missing.

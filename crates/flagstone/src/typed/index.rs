@@ -15,6 +15,7 @@ use std::fmt;
 use std::ops::{Bound, RangeBounds};
 use std::sync::Arc;
 
+use flagstone_engine::{EngineError, IndexFault, ScanRange, Table, successor};
 use flagstone_nand::Nand;
 
 use super::DecodeError;
@@ -23,33 +24,6 @@ use super::multi::{MultiTable, Values};
 use super::table::{Reads, TypedRange, TypedTable, value_of};
 use super::value::Value;
 use crate::database::{AnyNand, Database, Transaction, index_head, require_plain};
-use crate::engine::{ScanRange, Table};
-use crate::error::EngineError;
-
-/// What goes wrong with an index.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-#[non_exhaustive]
-pub enum IndexFault {
-    /// Another row is found by the same; the index allows one.
-    Duplicate,
-    /// The table has the index, but was opened without it.
-    Undeclared,
-    /// It was not declared when the table was opened.
-    Unknown,
-    /// It has an entry without a row: rows were changed past it. Repair it.
-    Stale,
-}
-
-impl fmt::Display for IndexFault {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(match self {
-            Self::Duplicate => "another row is found by the same",
-            Self::Undeclared => "the table has it, but was opened without it",
-            Self::Unknown => "the table was opened without it",
-            Self::Stale => "an entry has no row",
-        })
-    }
-}
 
 /// Whether an index lets several rows be found by the same.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -599,7 +573,7 @@ impl<K: Key, V: Value> IndexedTable<K, V> {
             let batch = self.rows.over_range(transaction, from.clone()).take(REPAIR_ROWS);
             let batch: Vec<(K, V)> = batch.collect::<Result<_, _>>()?;
             let Some((last, _)) = batch.last() else { return Ok(report) };
-            from.low = crate::engine::successor(&last.to_key());
+            from.low = successor(&last.to_key());
             for (key, value) in &batch {
                 report.rows += 1;
                 for (kept, entries) in self.indexes.iter().zip(self.entries(key, value)) {
@@ -628,7 +602,7 @@ impl<K: Key, V: Value> IndexedTable<K, V> {
             let batch = transaction.rows(kept.table, from.clone()).take(REPAIR_ROWS);
             let batch: Vec<(Vec<u8>, Vec<u8>)> = batch.collect::<Result<_, _>>()?;
             let Some((last, _)) = batch.last() else { return Ok(count) };
-            from.low = crate::engine::successor(last);
+            from.low = successor(last);
             for (entry, _) in batch {
                 if !self.belongs(transaction, kept, &entry)? {
                     transaction.delete(kept.table, &entry)?;

@@ -7,13 +7,12 @@
 use std::fmt;
 use std::marker::PhantomData;
 
+use flagstone_engine::{EngineError, ScanRange, Table};
 use flagstone_nand::Nand;
 
 use super::key::{EncodeKey, Finds, Key};
 use super::table::{Reads, TypedRange, TypedTable, key_of};
 use crate::database::{AnyNand, Database, Range, Transaction};
-use crate::engine::{ScanRange, Table};
-use crate::error::EngineError;
 
 /// A table in which a key has a set of values, in order: cheap to copy, valid while the database is open.
 ///

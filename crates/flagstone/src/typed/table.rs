@@ -4,12 +4,11 @@ use std::fmt;
 use std::marker::PhantomData;
 use std::ops::{Bound, RangeBounds};
 
+use flagstone_engine::{DecodeError, EngineError, RowPart, ScanRange, Table};
 use flagstone_nand::Nand;
 
-use super::{DecodeError, EncodeKey, Finds, Key, RowPart, StartsWith, Value};
+use super::{EncodeKey, Finds, Key, StartsWith, Value};
 use crate::database::{AnyNand, Database, KeyValue, Range, Snapshot, Transaction};
-use crate::engine::{ScanRange, Table};
-use crate::error::EngineError;
 
 mod sealed {
     pub trait Sealed {}

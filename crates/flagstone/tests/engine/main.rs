@@ -29,6 +29,7 @@ mod read_only;
 mod recovery;
 mod rows;
 mod salvage;
+mod shared_reads;
 mod single_points;
 mod smoke;
 mod tables;

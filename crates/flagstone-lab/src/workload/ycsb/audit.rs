@@ -2,7 +2,6 @@
 
 use std::collections::BTreeSet;
 
-use flagstone::parts;
 use thiserror::Error;
 
 use super::client::{Client, Request};
@@ -76,7 +75,7 @@ fn claims(ycsb: &Ycsb, acknowledged: &Acknowledged) -> Claims<Cell, Writer> {
         return claims;
     }
     for (number, by_class) in acknowledged {
-        let mut client = Client::new(ycsb, parts::table(0), *number);
+        let mut client = Client::new(ycsb, flagstone_engine::table_with_id(0), *number);
         let returned: u64 = by_class.iter().sum();
         for place in 0..=returned {
             let standing = if place < returned { Standing::Returned } else { Standing::InFlight };

@@ -1,7 +1,5 @@
 use std::collections::BTreeMap;
 
-use flagstone::parts;
-
 use super::audit::Audit;
 use super::client::Request;
 use super::record::parse;
@@ -26,7 +24,7 @@ fn a_field_says_who_wrote_it_and_half_a_field_says_nothing() {
 fn requests_come_in_the_shares_of_their_workload() {
     for dialect in Dialect::ALL {
         let ycsb = Ycsb::new(dialect, 1_000, 1);
-        let mut client = Client::new(&ycsb, parts::table(0), 0);
+        let mut client = Client::new(&ycsb, flagstone_engine::table_with_id(0), 0);
         let mut counts = [0_u64; 5];
         for _ in 0..20_000 {
             counts[client.class()] += 1;
@@ -45,7 +43,8 @@ fn requests_come_in_the_shares_of_their_workload() {
 #[test]
 fn the_wanted_records_are_few_and_those_of_d_are_new() {
     let asked = |dialect, draws: usize| {
-        let mut client = Client::new(&Ycsb::new(dialect, 10_000, 1), parts::table(0), 0);
+        let mut client =
+            Client::new(&Ycsb::new(dialect, 10_000, 1), flagstone_engine::table_with_id(0), 0);
         let mut counts: BTreeMap<Record, u64> = BTreeMap::new();
         for _ in 0..draws {
             if let (Request::Read(record), _) = client.request() {
@@ -71,7 +70,7 @@ fn the_wanted_records_are_few_and_those_of_d_are_new() {
 fn insertions_leave_the_wanted_records_where_they_are() {
     for requests in [0, 10_000] {
         let ycsb = Ycsb::new(Dialect::E, 10_000, 1).with_requests(requests);
-        let mut client = Client::new(&ycsb, parts::table(0), 0);
+        let mut client = Client::new(&ycsb, flagstone_engine::table_with_id(0), 0);
         let mut counts: BTreeMap<Record, u64> = BTreeMap::new();
         let mut inserted = 0;
         for _ in 0..10_000 {
@@ -91,7 +90,7 @@ fn insertions_leave_the_wanted_records_where_they_are() {
 
 /// Table and commits after `count` requests of two clients in turns.
 fn worked(ycsb: &Ycsb, count: u64) -> (Map, Acknowledged) {
-    let table = parts::table(0);
+    let table = flagstone_engine::table_with_id(0);
     let mut engine = Stuttering::default();
     let mut put = |table, key: &[u8], value: &[u8]| {
         engine.load(table, key, value);

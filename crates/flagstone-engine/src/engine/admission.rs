@@ -1,0 +1,566 @@
+//! Admission of commits: room in memory, in the log and on the device (rule D7).
+
+use flagstone_space::{Lsn, OPEN_GROUP_PAGE_SIZE};
+
+use super::catalog::TREE_ID_MAX;
+use super::checkpoint::{MASTER_HEAD_SIZE, MasterRun, TABLE_COUNT_SIZE};
+use super::merge::grown_by;
+use super::transaction::{Transaction, growth_of, split_private_key};
+use super::{Engine, Step, Stop, Wait};
+use crate::bugs::SeededBug;
+use crate::delta::KeyRange;
+use crate::error::EngineError;
+use crate::lock::Xid;
+
+/// Bytes by which unmerged deltas may make leaves grow: an upper bound, since a put may replace.
+#[derive(Clone, Copy, Debug, Default)]
+pub(crate) struct Growth {
+    pub(super) bytes: usize,
+    /// Something was committed since deltas were last merged to the end: what a merge will make of
+    /// it, growth or shrinking, is not known.
+    is_open: bool,
+    /// Commits wait until merging has told real growth from replaced values.
+    is_reclaiming: bool,
+}
+
+impl Growth {
+    /// A commit added changes that may grow leaves by `bytes`.
+    pub(crate) fn committed(&mut self, bytes: usize) {
+        self.bytes += bytes;
+        self.is_open = true;
+    }
+
+    /// Deltas of `bytes` out of `total` were merged: their share of the growth is real now.
+    pub(crate) fn merged(&mut self, bytes: usize, total: usize) {
+        if total == 0 || bytes >= total {
+            (self.bytes, self.is_open) = (0, false);
+        } else {
+            self.bytes -= (self.bytes as u128 * bytes as u128 / total as u128) as usize;
+        }
+    }
+
+    /// Whether deltas must be merged to learn how much room there is.
+    pub(crate) fn is_reclaiming(&self) -> bool {
+        self.is_reclaiming
+    }
+}
+
+/// Largest commit of a load, in bytes of rows.
+const LOAD_SIZE_MAX: usize = 1 << 20;
+
+/// Average share of a leaf that is used, in percent, when growth in bytes becomes pages.
+const LEAF_USE_PERCENT: usize = 65;
+
+/// Logical pages never given to users: the largest structure change and a checkpoint's inner nodes.
+const PAGES_RESERVED: u64 = 8;
+
+/// One part in this many of the memory for deltas is kept for changes that replace what is as long.
+const DELETE_SHARE: usize = 4;
+
+/// Share of the log budget, in percent, that users may fill; the rest is for install records and
+/// for the copies of the checkpoint that frees room.
+const LOG_USE_PERCENT: u64 = 90;
+
+/// Log blocks kept for a restart, which begins a block of its own, and for the copies of the
+/// checkpoint that follows it.
+const LOG_BLOCKS_RESERVED: u64 = 2;
+
+/// Share of the log budget, in percent, beyond which a restart leaves no room to another one: of
+/// what users may not fill, half is for restarts and half for the checkpoint that follows them.
+const RESTART_USE_PERCENT: u64 = 95;
+
+/// Share of a checkpoint's record, in percent, up to which transactions may write before their
+/// commit; the rest is for values whose release waits for a snapshot.
+const RECORD_USE_PERCENT: usize = 50;
+
+/// Share of a checkpoint's record, in percent, that counts the rows of tables.
+const COUNTS_PERCENT: usize = 25;
+
+const _: () = assert!(RECORD_USE_PERCENT + COUNTS_PERCENT < 100, "values wait in the rest");
+
+/// LSNs that keep changes apart take at most one part in this many of a checkpoint's record.
+const APART_SHARE: usize = 8;
+
+/// Names of runs that a checkpoint lets go take at most one part in this many of its record, where it is half full.
+const LOADED_SHARE: usize = 16;
+
+/// Share, in percent, of what names of runs may take of a record that those of committed transactions have.
+const WAITING_PERCENT: usize = 60;
+
+/// One part in this many of the logical pages is never taken by claims.
+const CLAIM_SPARE_SHARE: u64 = 8;
+
+/// A log that becomes shorter keeps this many times what it holds, with copies of what waits: so do its blocks, those at
+/// its ends among them, and it does become that short.
+const LOG_SPARE_SHARE: u64 = 2;
+
+/// The runs of one transaction take at most one part in this many of the log.
+const COMMIT_LOG_SHARE: usize = 16;
+
+impl Engine {
+    /// Whether the commit of `xid` may be appended now.
+    pub(crate) fn admit_commit(&mut self, xid: Xid) -> Step<()> {
+        if self.commit_barriers > 0 {
+            return Err(Stop::Wait(Wait::CommitBarrier));
+        }
+        if self.view.lacks_reserve {
+            return Err(Stop::Wait(Wait::Reserve));
+        }
+        loop {
+            let (_, growth) = self.demand_of(xid);
+            let admitted = match self.room_missed(xid) {
+                Some(Wait::Memory) => {
+                    self.planner.retry_shrinking();
+                    Err(Stop::Wait(Wait::Memory))
+                }
+                Some(wait) => Err(Stop::Wait(wait)),
+                None => self.admit_growth(growth),
+            };
+            let is_for_growth = match admitted {
+                Err(Stop::Wait(Wait::Memory)) => self.is_out_of_pages(),
+                Err(Stop::Error(EngineError::Full)) => true,
+                _ => false,
+            };
+            if !is_for_growth || !self.weigh(xid)? {
+                return admitted;
+            }
+        }
+    }
+
+    /// Counts by how much `xid` makes leaves grow, beside the rows that it replaces; whether that is less than
+    /// was known. It reads them: only a device without room is worth that. Goes on where it stopped for a page.
+    fn weigh(&mut self, xid: Xid) -> Step<bool> {
+        let own = self.transaction(xid)?;
+        if own.growth == 0 || !own.runs.is_empty() || own.is_weighed() {
+            return Ok(false);
+        }
+        while let Some((key, grown)) = self.transaction(xid)?.next_to_weigh() {
+            let (table, user_key) = split_private_key(&key);
+            let replaced = match grown {
+                0 => 0,
+                _ => match self.committed_value(table, user_key, Lsn(u64::MAX)) {
+                    Ok(value) => value.map_or(0, |value| growth_of(user_key.len(), value.as_put())),
+                    // Whoever reads it learns of it.
+                    Err(Stop::Error(_)) => 0,
+                    Err(stop) => return Err(stop),
+                },
+            };
+            self.transaction(xid)?.note_weighed(&key, grown.saturating_sub(replaced));
+        }
+        Ok(self.transaction(xid)?.take_weighed())
+    }
+
+    /// The room that the commit of `xid` waits for, which merging and checkpoints make.
+    fn room_missed(&self, xid: Xid) -> Option<Wait> {
+        let (size, _) = self.demand_of(xid);
+        let deltas_size = self.deltas_size + size + self.claim_demand();
+        if deltas_size > self.deltas_limit(xid) && self.has_deltas() {
+            return Some(Wait::Memory);
+        }
+        let is_full = self.is_log_full() || self.takes_room_of_copies(size);
+        (is_full && !self.bugs.has(SeededBug::LogRoomGiven)).then_some(Wait::Log)
+    }
+
+    /// Why there was no room for the commit of `xid`. Changes of a page that does not read never reach it: where
+    /// the commit waited in vain for them to make way, that is why, and deleting would not help.
+    pub(crate) fn why_full(&self, xid: Xid) -> EngineError {
+        let unread = self.room_missed(xid).and_then(|_| self.unreadable_error());
+        unread.unwrap_or_else(|| self.refusal(xid, self.fullness()))
+    }
+
+    /// What a device without room is: full, or left with fewer blocks than what is on it takes.
+    fn fullness(&self) -> EngineError {
+        let is_worn = self.view.has_lost_blocks && self.used_pages() > self.view.capacity_pages;
+        if is_worn { EngineError::WornOut } else { EngineError::Full }
+    }
+
+    /// Whether the log has no room for users before a checkpoint frees some.
+    pub(crate) fn is_log_full(&self) -> bool {
+        self.log_use(0) > self.log_pages_below(LOG_USE_PERCENT, LOG_BLOCKS_RESERVED)
+    }
+
+    /// Whether a commit of `size` bytes would leave too little room for what the checkpoint under way has yet to
+    /// copy.
+    fn takes_room_of_copies(&self, size: usize) -> bool {
+        let owed = self.cycle.copies_owed(self.packed_size);
+        owed > 0 && self.lacks_log(size + owed, self.log_pages_below(RESTART_USE_PERCENT, 1))
+    }
+
+    /// Whether there is no room for copies of all that waits.
+    pub(crate) fn lacks_room_for_copies(&self) -> bool {
+        self.lacks_log(self.packed_size, self.view.log_budget)
+    }
+
+    /// Pages with which there would be, if there is none.
+    pub(crate) fn room_for_copies(&self) -> Option<u64> {
+        let excess = self.log_use(self.packed_size).saturating_sub(self.view.log_budget);
+        let pages = excess + self.pages_for(self.growth.bytes) + PAGES_RESERVED;
+        self.lacks_room_for_copies().then_some(pages)
+    }
+
+    /// Whether `more` bytes do not fit below `pages` of log, nor in what is free on the device beside it and what
+    /// was committed.
+    fn lacks_log(&self, more: usize, pages: u64) -> bool {
+        let excess = self.log_use(more).saturating_sub(pages);
+        excess > 0 && !self.has_pages_for(excess + self.pages_for(self.growth.bytes))
+    }
+
+    /// Pages of the log when what is pending, and `more` bytes, are in it.
+    fn log_use(&self, more: usize) -> u64 {
+        let pending = self.log.pending_bytes() + self.claim_demand() + more;
+        self.view.log_used + pending.div_ceil(self.view.log_page_size.max(1)) as u64
+    }
+
+    /// Whether the checkpoint that is due cannot wait until the database is open: another restart
+    /// would find no room in the log, or more groups than a record can name, or what it takes of the
+    /// device beyond the log's own would leave none to write a checkpoint.
+    pub(crate) fn is_checkpoint_urgent(&self) -> bool {
+        let taken = LOG_BLOCKS_RESERVED * self.view.log_block_pages;
+        self.view.log_used > self.log_pages_below(RESTART_USE_PERCENT, LOG_BLOCKS_RESERVED)
+            || self.must_checkpoint() && !self.has_pages_for(taken)
+            || self.is_record_crowded()
+    }
+
+    fn admit_growth(&mut self, growth: usize) -> Step<()> {
+        if !self.has_deltas() && self.runs.is_empty() {
+            self.growth = Growth::default();
+        }
+        if growth == 0 || self.has_room_for(self.growth.bytes + growth) {
+            self.growth.is_reclaiming = false;
+            return Ok(());
+        }
+        // Changes that replaced each other were counted each: what waits may come to much less.
+        let waiting_max = 2 * self.deltas_size + self.runs.pages_left() * self.payload_size;
+        if self.growth.bytes > waiting_max {
+            self.growth.bytes = self.growth_waiting();
+            return self.admit_growth(growth);
+        }
+        self.demand_room(self.pages_for(self.growth.bytes + growth))?;
+        self.settle_growth()?;
+        if self.hurry_runs() {
+            return Err(Stop::Wait(Wait::Memory));
+        }
+        self.refuse_when_full()
+    }
+
+    /// Whether a value may take `pages` now. Where there are too few the device grows, or merging gives back
+    /// those of values that were deleted or replaced.
+    pub(crate) fn admit_pages(&mut self, pages: u64) -> Step<()> {
+        self.demand_room(pages)?;
+        if self.has_pages_for(pages) {
+            self.growth.is_reclaiming = false;
+            return Ok(());
+        }
+        self.settle_growth()?;
+        self.refuse_when_full()
+    }
+
+    /// Waits as long as merging may tell real growth from replaced values, or give pages back: leaves that found no
+    /// page may fit theirs again since something shrank.
+    pub(super) fn settle_growth(&mut self) -> Step<()> {
+        self.planner.retry_shrinking();
+        self.growth.is_reclaiming = self.may_settle();
+        if self.growth.is_reclaiming { Err(Stop::Wait(Wait::Memory)) } else { Ok(()) }
+    }
+
+    /// Nothing is left to merge: waits for the room that the log has beyond its share, then for that of snapshots, and
+    /// refuses where there is none.
+    fn refuse_when_full(&mut self) -> Step<()> {
+        self.demand_shorter_log()?;
+        if self.has_given_back() {
+            return Err(Stop::Wait(Wait::Log));
+        }
+        if self.frees_room() {
+            return Err(Stop::Wait(Wait::Memory));
+        }
+        Err(self.fullness().into())
+    }
+
+    /// Waits until data have what the log got beyond its share while the device grew. What it holds goes first, with a
+    /// checkpoint.
+    fn demand_shorter_log(&mut self) -> Step<()> {
+        if self.may_shorten_log() {
+            return Err(Stop::Wait(Wait::ShorterLog));
+        }
+        let is_long = self.view.log_least < self.view.log_budget;
+        if is_long && self.shortens_log() && !self.is_checkpointing() {
+            self.want_checkpoint();
+        }
+        if is_long && self.is_checkpointing() { Err(Stop::Wait(Wait::Log)) } else { Ok(()) }
+    }
+
+    /// Whether the log has something beyond its share, and would have room for copies of all that waits without it.
+    pub(crate) fn may_shorten_log(&self) -> bool {
+        let least = self.view.log_least;
+        least < self.view.log_budget && self.log_use(self.packed_size) * LOG_SPARE_SHARE <= least
+    }
+
+    /// Waits until a device that grows has room for `pages` more, as long as it may have.
+    pub(crate) fn demand_room(&self, pages: u64) -> Step<()> {
+        let is_short = self.view.can_grow && !self.has_pages_for(pages);
+        if is_short { Err(Stop::Wait(Wait::Room(pages + PAGES_RESERVED))) } else { Ok(()) }
+    }
+
+    /// Bytes by which leaves may grow for changes that are not merged, as far as is known.
+    pub(crate) fn growth_waiting(&self) -> usize {
+        let entries = self.trees.iter().flat_map(|tree| tree.deltas.range(KeyRange::ALL));
+        let grown: usize =
+            entries.map(|entry| grown_by(&entry, Lsn(u64::MAX)).max(0) as usize).sum();
+        grown + self.runs.pages_left() * self.payload_size
+    }
+
+    /// Whether merging, or what was merged, may still give pages back.
+    fn may_settle(&self) -> bool {
+        let may_merge = self.has_deltas() && self.growth.is_open && !self.is_out_of_pages();
+        may_merge || self.has_release() || self.has_installs()
+    }
+
+    /// Memory that deltas may take with those of `xid`. Where leaves have no room to split, their deltas stay in
+    /// memory: what only replaces may then use what is kept for it, and what only deletes as much as a checkpoint
+    /// has room to copy, since it makes leaves fit again.
+    fn deltas_limit(&self, xid: Xid) -> usize {
+        let hard = self.limits.deltas_hard;
+        match self.transactions.get(&xid) {
+            Some(own) if self.is_out_of_pages() && !own.has_put => {
+                hard.max(self.limits.deltas_copied)
+            }
+            Some(own) if self.is_out_of_pages() && own.growth == 0 => hard + hard / DELETE_SHARE,
+            _ => hard,
+        }
+    }
+
+    /// The smaller of a share of the log budget and what is left of it above some blocks.
+    pub(crate) fn log_pages_below(&self, percent: u64, blocks: u64) -> u64 {
+        let budget = self.view.log_budget;
+        let share = budget * percent / 100;
+        // A log of very few blocks still has to hold something before it is worth a checkpoint.
+        let spared = budget.saturating_sub(blocks * self.view.log_block_pages);
+        share.min(spared).max(share / 2).max(budget.min(self.view.log_block_pages))
+    }
+
+    /// Whether there is anything that a merge could take.
+    pub(crate) fn has_deltas(&self) -> bool {
+        self.trees.iter().any(|tree| !tree.deltas.is_empty())
+    }
+
+    /// Whether leaves can grow by `bytes` and the reserve stays.
+    pub(crate) fn has_room_for(&self, bytes: usize) -> bool {
+        self.has_pages_for(self.pages_for(bytes))
+    }
+
+    /// Leaves that hold `bytes`.
+    fn pages_for(&self, bytes: usize) -> u64 {
+        let usable = self.payload_size * LEAF_USE_PERCENT / 100;
+        bytes.div_ceil(usable) as u64
+    }
+
+    /// The same beside what was committed and may make leaves grow.
+    pub(crate) fn has_room_beside_growth(&self, bytes: usize) -> bool {
+        self.has_room_for(self.growth.bytes + bytes)
+    }
+
+    /// Whether users may take `pages` more and the reserve stays.
+    pub(crate) fn has_pages_for(&self, pages: u64) -> bool {
+        self.used_pages() + pages + PAGES_RESERVED <= self.view.capacity_pages
+    }
+
+    /// Whether a claim may have `pages` beside the versions that they replace: the last part of the
+    /// device is left to merges, which free what they replace at once.
+    pub(crate) fn has_room_to_claim(&self, pages: u64) -> bool {
+        // What turns out not to fit is logged.
+        self.view.can_grow
+            || self.has_pages_for(pages + self.view.capacity_pages / CLAIM_SPARE_SHARE)
+    }
+
+    /// Bytes of a checkpoint's record that count the rows of tables.
+    pub(super) fn counts_size(&self) -> usize {
+        self.trees.len() * TABLE_COUNT_SIZE
+    }
+
+    /// How many tables there may be: their counts have a share of a checkpoint's record to themselves.
+    #[must_use]
+    pub fn table_count_max(&self) -> usize {
+        let counts = self.view.record_room_least * COUNTS_PERCENT / 100 / TABLE_COUNT_SIZE;
+        // The catalog has a count, too.
+        counts.saturating_sub(1)
+    }
+
+    /// Passes when there may be one table more. Those that were dropped count until they are free.
+    pub(super) fn demand_table(&mut self) -> Step<()> {
+        if self.trees.next() > TREE_ID_MAX {
+            return Err(EngineError::TooManyTables.into());
+        }
+        if self.trees.len() <= self.table_count_max() {
+            return Ok(());
+        }
+        if self.drops.has_tables() {
+            self.frees_room();
+            return Err(Stop::Wait(Wait::Memory));
+        }
+        Err(EngineError::TooManyTables.into())
+    }
+
+    /// Pages that a transaction may write before its commit while nothing else is unfinished.
+    pub(crate) fn nameable_pages(&self) -> usize {
+        nameable_in(self.view.record_room)
+    }
+
+    /// The same on every day of a database, whatever else its record says.
+    pub(super) fn nameable_pages_ever(&self) -> usize {
+        nameable_in(self.view.record_room_least)
+    }
+
+    /// Whether `xid` may write `pages` more before its commit, which runs name with `names` bytes: the record of a
+    /// checkpoint has to name them all, and one record in the log the runs.
+    pub(crate) fn can_name_more(&self, xid: Xid, pages: usize, names: usize) -> bool {
+        // A record that the space floor makes for itself repeats what the last one said.
+        let listed = self.open_pages_size();
+        let said = (self.record_size() - listed).max(self.view.record_said);
+        self.fits_record(said + listed + pages * OPEN_GROUP_PAGE_SIZE + names)
+            && self.log_names(xid, names)
+    }
+
+    /// Whether it could once what others have committed is loaded, and a checkpoint says less than the last
+    /// one.
+    pub(crate) fn may_name_more(&self, xid: Xid, pages: usize, names: usize) -> bool {
+        let stays = self.record_size() - self.passing_record_size();
+        self.fits_record(stays + pages * OPEN_GROUP_PAGE_SIZE + names) && self.log_names(xid, names)
+    }
+
+    /// Waits until `xid` may write `pages` more before its commit, which runs name with `names` bytes. What is released,
+    /// and what the last checkpoint said, goes first; then what waits for a flush, and then what a snapshot keeps.
+    pub(super) fn demand_names(&mut self, xid: Xid, pages: usize, names: usize) -> Step<()> {
+        if self.is_garbage_long(xid) {
+            return Err(Stop::Wait(Wait::Log));
+        }
+        if self.can_name_more(xid, pages, names) {
+            return Ok(());
+        }
+        if self.has_release() {
+            return Err(Stop::Wait(Wait::Memory));
+        }
+        if self.may_name_more(xid, pages, names) {
+            // Runs that nobody asks for would wait, and be named, for ever.
+            self.ask_for_runs();
+            return Err(Stop::Wait(Wait::Log));
+        }
+        if !self.log_names(xid, names) {
+            return Err(EngineError::TooLarge.into());
+        }
+        if self.trims.awaits_flush(self.durable()) {
+            return Err(Stop::Wait(Wait::Durable(self.committed)));
+        }
+        match self.end_snapshot_for_names() {
+            true => Err(Stop::Wait(Wait::Memory)),
+            false => Err(EngineError::TooLarge.into()),
+        }
+    }
+
+    /// Whether a record of `size` bytes leaves what is not given to transactions. Counts have a share of their own.
+    fn fits_record(&self, size: usize) -> bool {
+        size.saturating_sub(self.counts_size()) * 100 <= self.view.record_room * RECORD_USE_PERCENT
+    }
+
+    /// Whether one record in the log names the runs of `xid`, and one more in `names` bytes.
+    fn log_names(&self, xid: Xid, names: usize) -> bool {
+        let commit_size = self.transactions.get(&xid).map_or(0, Transaction::named_size);
+        commit_size + names <= self.commit_names_max()
+    }
+
+    /// Bytes that names in one commit record may take.
+    fn commit_names_max(&self) -> usize {
+        self.view.log_budget as usize * self.view.log_page_size / COMMIT_LOG_SHARE
+    }
+
+    /// Whether what `xid` gave back makes the record of its commit long, for want of a checkpoint.
+    fn is_garbage_long(&self, xid: Xid) -> bool {
+        let garbage = self.transactions.get(&xid).map_or(0, Transaction::garbage_size);
+        garbage > self.commit_names_max()
+    }
+
+    /// Waits until a log that grows with its device is large enough for the commit of `xid`.
+    pub(crate) fn demand_log(&self, xid: Xid, names: usize) -> Step<()> {
+        let is_short = self.view.log_grows && !self.log_names(xid, names);
+        if is_short { Err(Stop::Wait(Wait::LargerLog(self.view.log_budget))) } else { Ok(()) }
+    }
+
+    /// Bytes of a commit several of which may be claimed before a checkpoint has to cover their groups.
+    pub(crate) fn claimed_bytes_max(&self) -> usize {
+        (self.nameable_pages() / 8).max(1) * self.payload_size
+    }
+
+    /// Bytes of rows that one commit of a load should have: they stay in memory until then, and their pages can be named.
+    #[must_use]
+    pub fn load_size_max(&self) -> usize {
+        (self.uncommitted_max() / 2).min(self.claimed_bytes_max()).min(LOAD_SIZE_MAX)
+    }
+
+    /// Restart found open groups that a record names by so many entries.
+    pub(crate) fn count_named(&mut self, entries: usize) {
+        self.cycle.count_grouped(entries);
+    }
+
+    /// Whether the groups of half as many pages as claims may come to have wait for a checkpoint.
+    pub(crate) fn is_record_crowded(&self) -> bool {
+        let grouped = self.cycle.grouped_pages() * OPEN_GROUP_PAGE_SIZE;
+        grouped * 400 > self.view.record_room * RECORD_USE_PERCENT
+    }
+
+    /// Whether runs that were loaded, or LSNs that keep changes apart, take so much of a checkpoint's record that
+    /// the next one has to come.
+    pub(crate) fn is_record_filling(&self) -> bool {
+        let is_much = self.runs.loaded_size() * LOADED_SHARE > self.view.record_room;
+        self.are_many_apart()
+            || is_much && !self.fits_record(2 * (self.record_size() - self.counts_size()))
+    }
+
+    /// The part of a checkpoint's record that runs which wait take of what they may have, beside those that
+    /// transactions write yet.
+    pub(super) fn waiting_part(&self) -> f64 {
+        let most = self.view.record_room * RECORD_USE_PERCENT / 100 * WAITING_PERCENT / 100;
+        self.runs.waiting_size() as f64 / most.max(1) as f64
+    }
+
+    /// Whether changes are kept apart at so many LSNs that merging has to bring them together.
+    pub(crate) fn are_many_apart(&self) -> bool {
+        let size = self.runs.apart_count() * MasterRun::size_of(&MasterRun::bare(Lsn::ZERO).run, 0);
+        size * APART_SHARE > self.view.record_room
+    }
+
+    /// Pages that hold something, or will once their group is current.
+    pub(super) fn used_pages(&self) -> u64 {
+        self.view.taken_pages.saturating_sub(self.unused_pages.len() as u64)
+    }
+}
+
+/// Pages that transactions may have named in a record with `room` bytes.
+fn nameable_in(room: usize) -> usize {
+    (room * RECORD_USE_PERCENT / 100).saturating_sub(MASTER_HEAD_SIZE) / OPEN_GROUP_PAGE_SIZE
+}
+
+#[cfg(test)]
+mod tests {
+    use flagstone_nand::{Profile, SimNand};
+
+    use super::*;
+    use crate::Options;
+    use crate::testing::Database;
+
+    /// Goal (promise 6): where so many blocks have failed that what is on the device takes more than is left, it is worn
+    /// out, and not full, for changes of every kind. Method: what the engine sees of such a device.
+    #[test]
+    fn a_device_with_too_few_blocks_left_is_worn_out() {
+        let profile = Profile::named("slc-2k").unwrap().with_block_count(64).unwrap();
+        let database = Database::create_on(SimNand::new(&profile, 1), &Options::default()).unwrap();
+        database.table("t").unwrap();
+        let mut engine = database.runtime().engine();
+        let xid = engine.begin();
+        (engine.view.capacity_pages, engine.view.log_least) = (0, engine.view.log_budget);
+        for (has_lost_blocks, error) in [(false, EngineError::Full), (true, EngineError::WornOut)] {
+            (engine.view.has_lost_blocks, engine.growth) = (has_lost_blocks, Growth::default());
+            assert_eq!(engine.why_full(xid), error);
+            assert_eq!(engine.admit_pages(1), Err(error.clone().into()));
+            assert_eq!(engine.admit_growth(1), Err(error.into()));
+        }
+    }
+}

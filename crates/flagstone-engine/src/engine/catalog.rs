@@ -1,0 +1,308 @@
+//! Trees in memory and the catalog that names them.
+//!
+//! The catalog is tree 0, rooted at logical page 0: table name -> tree id and root page. A root
+//! never moves: when it splits, its content moves down and the root names the halves. So a tree is
+//! found by a number that never changes. The entry of a dropped table is moved to a key that no name
+//! can be, which no text begins with.
+
+use flagstone_space::{LogicalPage, Lsn};
+
+use super::append::{Habit, Rows};
+use super::dropped::Dropped;
+use super::merge::Reshaping;
+use super::owner::{Identity, Owner, TableOwner};
+use super::structure::Structure;
+use super::{Engine, Read, Step, Stop, snapshot};
+use crate::appends::AppendScheme;
+use crate::delta::{DeltaMap, DeltaSize, Op};
+use crate::error::EngineError;
+use crate::lock::{Mode, Target, Xid};
+
+/// A table of a database: cheap to copy, and valid until the table is dropped, also when the database is opened
+/// again. Another database and a kept snapshot have tables of their own: they refuse it with
+/// [`EngineError::ForeignTable`].
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct Table {
+    pub(crate) id: u32,
+    /// Who gave it out; none inside the engine, which has one number for each tree.
+    owner: Option<(Owner, Option<Identity>)>,
+}
+
+impl Table {
+    /// A table inside the engine, by its number.
+    pub(crate) const fn of(id: u32) -> Self {
+        Self { id, owner: None }
+    }
+
+    /// The table as `owner` gives it out.
+    pub(crate) const fn owned_by(self, of: TableOwner) -> Self {
+        Self { owner: Some((of.owner, of.database)), ..self }
+    }
+
+    /// Whether `of` gave it out, in this session or a former one.
+    pub(crate) fn is_of(self, of: TableOwner) -> bool {
+        self.owner.is_some_and(|(owner, database)| {
+            owner == of.owner || database.is_some() && database == of.database
+        })
+    }
+
+    /// The table inside the engine, if `owner` gave it out or it never left.
+    pub(crate) fn inside(self, of: TableOwner) -> Result<Self, EngineError> {
+        match self.owner.is_none() || self.is_of(of) {
+            true => Ok(Self::of(self.id)),
+            false => Err(EngineError::ForeignTable),
+        }
+    }
+}
+
+/// The table with a number, for engines that give out numbers alone: an engine of this crate takes it for its own.
+#[must_use]
+pub const fn table_with_id(id: u32) -> Table {
+    Table::of(id)
+}
+
+/// The number of a table.
+#[must_use]
+pub const fn id_of(table: Table) -> u32 {
+    table.id
+}
+
+/// The table of tables: its keys are names, and what is left of tables that were dropped.
+pub const CATALOG: Table = Table::of(0);
+
+/// Root of the catalog.
+pub(crate) const CATALOG_ROOT: LogicalPage = LogicalPage(0);
+
+/// One tree: what of it is in memory beside frames.
+#[derive(Debug)]
+pub(crate) struct Tree {
+    pub(crate) id: u32,
+    /// None until the catalog is loaded, while restart puts deltas back.
+    pub(crate) root: Option<LogicalPage>,
+    /// Committed changes that leaves on flash lack.
+    pub(crate) deltas: DeltaMap,
+    /// Structure changes that inner nodes on flash lack.
+    pub(crate) structure: Structure,
+    /// Merges under way that change the tree's shape.
+    pub(crate) reshaping: Reshaping,
+    /// Old leaves that snapshots read.
+    pub(crate) retained: snapshot::Retained,
+    /// Entries of all leaves on flash, as far as counted.
+    pub(crate) entry_count: i64,
+    /// What its merges say of appends.
+    pub(crate) habit: Habit,
+    /// What its merges say of how it grows.
+    pub(crate) rows: Rows,
+    /// Scheme of appends that the options have for its name, if one of its own.
+    pub(crate) declared: Option<AppendScheme>,
+    /// It was dropped, and something of it is left.
+    pub(crate) dropped: Option<Box<Dropped>>,
+}
+
+impl Tree {
+    /// What its changes take, and the old leaves that snapshots read.
+    pub(super) fn size(&self) -> DeltaSize {
+        let deltas = self.deltas.size();
+        DeltaSize { memory: deltas.memory + self.retained.bytes(), ..deltas }
+    }
+
+    pub(crate) fn new(id: u32, root: Option<LogicalPage>) -> Self {
+        Self {
+            id,
+            root,
+            deltas: DeltaMap::new(),
+            structure: Structure::default(),
+            reshaping: Reshaping::None,
+            retained: snapshot::Retained::default(),
+            entry_count: 0,
+            habit: Habit::default(),
+            rows: Rows::default(),
+            declared: None,
+            dropped: None,
+        }
+    }
+
+    pub(crate) fn catalog() -> Self {
+        Self::new(CATALOG.id, Some(CATALOG_ROOT))
+    }
+}
+
+/// Value of a catalog entry: tree id and root page, little-endian.
+fn encode_entry(table: Table, root: LogicalPage) -> [u8; 8] {
+    let mut bytes = [0; 8];
+    bytes[..4].copy_from_slice(&table.id.to_le_bytes());
+    bytes[4..].copy_from_slice(&root.0.to_le_bytes());
+    bytes
+}
+
+fn decode_entry(bytes: &[u8]) -> Option<(Table, LogicalPage)> {
+    let (id, root) = bytes.split_first_chunk::<4>()?;
+    let root: [u8; 4] = root.try_into().ok()?;
+    Some((Table::of(u32::from_le_bytes(*id)), LogicalPage(u32::from_le_bytes(root))))
+}
+
+/// Number and root of the table that an entry of the catalog names.
+pub(crate) fn named_root(key: &[u8], entry: &[u8]) -> Option<(u32, LogicalPage)> {
+    decode_entry(entry).filter(|_| is_name(key)).map(|(table, root)| (table.id, root))
+}
+
+/// First byte of the keys of dropped tables: no text has it.
+const TOMBSTONE: u8 = 0xFF;
+
+/// Key in the catalog of a table that was dropped.
+pub(crate) fn tombstone(table: Table) -> [u8; 5] {
+    let [a, b, c, d] = table.id.to_be_bytes();
+    [TOMBSTONE, a, b, c, d]
+}
+
+/// Whether a key of the catalog is the name of a table.
+pub(crate) fn is_name(key: &[u8]) -> bool {
+    key.first() != Some(&TOMBSTONE)
+}
+
+/// Name and table of an entry of the catalog, whatever became of them since.
+pub(crate) fn named_table(key: &[u8], entry: &[u8]) -> Option<(String, Table)> {
+    let (table, _) = decode_entry(entry).filter(|_| is_name(key))?;
+    Some((String::from_utf8_lossy(key).into_owned(), table))
+}
+
+impl Engine {
+    /// The table called `name` with its entry in the catalog, locked for a change of it.
+    pub(crate) fn locked_entry(&mut self, xid: Xid, name: &str) -> Step<Option<(Table, Vec<u8>)>> {
+        self.check_key(name.as_bytes())?;
+        self.require_sound()?;
+        self.lock_key(xid, CATALOG, name.as_bytes())?;
+        let mut value = Vec::new();
+        let read = self.get(xid, CATALOG, name.as_bytes(), &mut value)?;
+        let entry = decode_entry(&value).filter(|_| read == Read::Inline);
+        Ok(entry.map(|(table, _)| (table, value)))
+    }
+
+    /// Waits until the transaction has a table to itself.
+    pub(crate) fn lock_table(&mut self, xid: Xid, table: Table) -> Step<()> {
+        let target = Target::Interval { tree: table.id, low: &[], high: None };
+        self.lock(xid, target, Mode::Exclusive)
+    }
+
+    /// The table called `name`, as committed.
+    ///
+    /// # Errors
+    ///
+    /// Stops like any read.
+    pub fn open_table(&mut self, name: &str) -> Step<Option<Table>> {
+        let mut value = Vec::new();
+        match self.read_committed(CATALOG, name.as_bytes(), &mut value)? {
+            Read::Inline => {
+                Ok(decode_entry(&value).map(|(table, _)| table.owned_by(self.table_owner())))
+            }
+            _ => Ok(None),
+        }
+    }
+
+    /// Creates a table inside transaction `xid`, or opens the one of that name.
+    ///
+    /// # Errors
+    ///
+    /// Stops like any write; `Wait::Pages` when no page is at hand for the root.
+    pub fn create_table(&mut self, xid: Xid, name: &str) -> Step<Table> {
+        self.check_key(name.as_bytes())?;
+        let mut value = Vec::new();
+        if self.get(xid, CATALOG, name.as_bytes(), &mut value)? == Read::Inline {
+            let found = decode_entry(&value).map(|(table, _)| table.owned_by(self.table_owner()));
+            return found.ok_or(Stop::Error(EngineError::NoTable));
+        }
+        self.require_sound()?;
+        self.demand_table()?;
+        let (table, root) = (Table::of(self.trees.next()), self.take_page()?);
+        if let Err(stop) = self.put(xid, CATALOG, name.as_bytes(), &encode_entry(table, root)) {
+            self.unused_pages.push(root);
+            return Err(stop);
+        }
+        self.transaction(xid)?.created.push(table);
+        let declared = self.options.append_scheme.own(name.as_bytes());
+        if let Some(slot) = self.tree_slot(table.id) {
+            (slot.root, slot.declared) = (Some(root), declared);
+        }
+        Ok(table.owned_by(self.table_owner()))
+    }
+
+    /// Whom tables of this session belong to.
+    pub(crate) const fn table_owner(&self) -> TableOwner {
+        TableOwner { owner: self.owner, database: Some(self.identity) }
+    }
+
+    /// The table inside the engine that a caller names.
+    pub(crate) fn own(&self, table: Table) -> Result<Table, EngineError> {
+        table.inside(self.table_owner())
+    }
+
+    /// A table that was never committed is no more: its page is for the next one.
+    pub(super) fn forget_created(&mut self, table: Table) {
+        let tree = self.trees.remove(table.id);
+        if let Some(root) = tree.and_then(|tree| tree.root) {
+            self.forget_page(root);
+            self.unused_pages.push(root);
+        }
+    }
+
+    /// Restart knows every table: what it met of others belonged to some that are gone.
+    pub(crate) fn forget_nameless(&mut self) {
+        for tree in self.trees.take_nameless() {
+            self.note_deltas_size(tree.deltas.size(), DeltaMap::new().size());
+        }
+    }
+
+    /// Registers a tree that the catalog names; restart calls it once for each entry.
+    pub(crate) fn register_tree(&mut self, key: &[u8], entry: &[u8]) -> Option<LogicalPage> {
+        let (table, root) = decode_entry(entry)?;
+        let declared = self.options.append_scheme.own(key);
+        let tree = self.tree_slot(table.id)?;
+        (tree.root, tree.declared) = (Some(root), declared);
+        if !is_name(key) {
+            self.mark_dropped(table, Lsn::ZERO);
+        }
+        Some(root)
+    }
+
+    /// The tree's place, made when restart meets its deltas before its name.
+    pub(crate) fn tree_slot(&mut self, id: u32) -> Option<&mut Tree> {
+        self.trees.slot(id)
+    }
+
+    pub(crate) fn tree(&self, table: Table) -> Step<&Tree> {
+        self.trees.get(table.id as usize).ok_or(Stop::Error(EngineError::NoTable))
+    }
+
+    /// Adds a committed change to its tree.
+    pub(crate) fn add_delta(
+        &mut self,
+        table: Table,
+        key: &[u8],
+        op: Op<'_>,
+        lsn: flagstone_space::Lsn,
+    ) {
+        let growth = self.growth_at_hand(table, key, op);
+        if self.snapshots.take_changed() {
+            self.refresh_floors();
+        }
+        let Some(tree) = self.trees.get_mut(table.id as usize) else { return };
+        self.planner.note_delta(table, key, op, growth);
+        self.newest_delta = self.newest_delta.max(lsn);
+        let before = tree.deltas.size();
+        let dropped = tree.deltas.insert(key, op, lsn, &self.floors);
+        let after = tree.deltas.size();
+        self.note_deltas_size(before, after);
+        if !dropped.is_empty() {
+            self.drop_refs(dropped, lsn);
+        }
+        self.follow_unit(table, key);
+    }
+
+    /// Whether some tree names `page` as its root.
+    pub(crate) fn tree_with_root(&self, page: LogicalPage) -> Option<u32> {
+        self.trees.iter().find(|tree| tree.root == Some(page)).map(|tree| tree.id)
+    }
+}
+
+/// Largest number of a tree: keys end at the number behind their tree's.
+pub(super) const TREE_ID_MAX: u32 = u32::MAX - 2;

@@ -1,0 +1,896 @@
+//! Reshaping: merges that take several pages, leaves that join a neighbour, and the inner nodes that
+//! become too small.
+
+use flagstone_space::{GroupId, LogicalPage, Lsn};
+
+use super::{
+    Grouped, IMAGES_SHARE, InnerRange, MERGED_PERCENT, OldBase, Outcome, PageWrite, Reshape,
+    ReshapePlan, Reshaping, TOGETHER_MAX, WriteJob,
+};
+use crate::bugs::SeededBug;
+use crate::delta::KeyRange;
+use crate::engine::append::Append;
+use crate::engine::descent::{Seek, corrupt};
+use crate::engine::pool::frame_size;
+use crate::engine::{Engine, MERGE_PAGES, Step, Stop, Table, Wait};
+use crate::lock::Xid;
+use crate::node::{self, Built, FillPolicy, MergeRequest, NoOutline, NodeView};
+
+/// Neighbours that one leaf joins: one that fills little of its page the first, one of which nothing is left
+/// a second as well.
+const NEIGHBOURS_MAX: usize = 2;
+
+/// Pages that were read for one merge, beyond which it reads none that it can do without: memory may not
+/// hold them all.
+const READS_MAX: usize = 8;
+
+/// Frames of memory for each page that is read so that its leaf may split with another one.
+const FRAMES_A_READ: usize = 16;
+
+/// What leaves split into at once has one part in this many of the pages that a checkpoint can name, and what all
+/// trees split into before an install half of them.
+const NAMED_SHARE: usize = 8;
+
+/// Pages that a join takes at most, where nodes above it have to split.
+const JOIN_PAGES: u64 = 8;
+
+impl ReshapePlan {
+    /// Whether nothing is left of the leaf.
+    fn is_empty(&self) -> bool {
+        let [only] = self.pages.as_slice() else { return false };
+        NodeView::trusted(&only.image).count() == 0
+    }
+}
+
+impl Engine {
+    /// Several pages at once: the leaves, with those `beside` that split as well, and the inner nodes that
+    /// become too small.
+    pub(super) fn reshape(
+        &mut self,
+        plan: ReshapePlan,
+        beside: Vec<ReshapePlan>,
+    ) -> Step<Option<WriteJob>> {
+        let table = plan.table;
+        let is_crowded = self.are_images_many() || self.are_many_open(&plan);
+        if is_crowded || !self.may_begin(&plan)? {
+            if !plan.is_due {
+                self.note_emptied(table, &plan.low);
+            }
+            self.await_installs();
+            return Ok(None);
+        }
+        if plan.rest.as_ref().is_some_and(|rest| !self.may_keep_lsn(rest.lsn)) {
+            self.want_checkpoint_before_merges();
+            return Ok(None);
+        }
+        let own_page = plan.page;
+        let mut plan = plan;
+        let mut gone = Vec::new();
+        if plan.pages.len() == 1 && self.is_underfull(table, plan.page, &plan.pages[0])? {
+            while gone.len() < NEIGHBOURS_MAX
+                && (gone.is_empty() || plan.is_empty())
+                && let Some(merged) = self.merge_with_neighbour(&mut plan)?
+            {
+                gone.push(merged);
+            }
+            if gone.is_empty() && plan.dropped.is_empty() {
+                return Ok(plan.is_due.then(|| self.write_alone(plan, None)));
+            }
+        }
+        self.plan_reshape(plan, beside, gone, own_page)
+    }
+
+    /// Whether a merge may begin beside the reshapes of its tree that are under way: splits go on beside each other
+    /// as long as their nodes are others.
+    fn may_begin(&self, plan: &ReshapePlan) -> Step<bool> {
+        Ok(match self.tree(plan.table)?.reshaping {
+            Reshaping::None => true,
+            Reshaping::Splits(_) => plan.pages.len() > 1 && plan.rest.is_none(),
+            Reshaping::Alone => false,
+        })
+    }
+
+    /// Reshapes whose pages are written and that are not installed, but for a claim's.
+    pub(in crate::engine) fn open_groups(&self) -> impl Iterator<Item = &Grouped> {
+        self.installs.iter().map(|install| &install.grouped).chain(&self.unsynced)
+    }
+
+    /// Whether a checkpoint has to name so many pages of other trees that this plan waits for their install.
+    fn are_many_open(&self, plan: &ReshapePlan) -> bool {
+        let open: usize = self.open_groups().map(Grouped::page_count).sum();
+        open > 0 && open + plan.pages.len() > self.nameable_pages() / 2
+    }
+
+    /// Whether a leaf may part where its changes are not all loaded. Where what is left would have to wait for
+    /// something, or for pages, all of them come at once.
+    pub(super) fn may_cut(&self, table: Table, lsn: Lsn) -> Step<bool> {
+        let is_free = self.tree(table)?.reshaping.is_none() && !self.growth.is_reclaiming();
+        Ok(is_free && self.may_keep_lsn(lsn) && self.has_pages_for(JOIN_PAGES))
+    }
+
+    /// Whether a page number may be given to a page that is complete to no more than `lsn`. A restart frees it
+    /// again if the tail of the log has a younger record that freed it, and had another owner for it before.
+    fn may_keep_lsn(&self, lsn: Lsn) -> bool {
+        self.freed_lsn <= lsn || self.is_replaying()
+    }
+
+    /// The job of a merge that ends in the page it began with; the page on flash takes `append`, if any.
+    pub(super) fn write_alone(&mut self, plan: ReshapePlan, append: Option<Append>) -> WriteJob {
+        let ReshapePlan { table, page, low, high, upto, pages, grown, old, .. } = plan;
+        let base_lsn = old.first().map_or(Lsn::ZERO, |old| old.lsn);
+        let pin = (self.hides_from_snapshot(upto) && append.is_none()).then_some(page);
+        self.busy.insert(page);
+        let image = pages.into_iter().next().map(|built| built.image).unwrap_or_default();
+        let lsn = match self.bugs.has(SeededBug::ClaimTooMuch) {
+            true => Lsn(upto.0 + 8),
+            false => upto,
+        };
+        let outcome = Outcome::Merged { table, low, high, upto, grown, base_lsn };
+        let pages = vec![PageWrite { append, ..PageWrite::new(page, image, lsn) }];
+        WriteJob { pin, ..WriteJob::new(GroupId::NONE, pages, outcome) }
+    }
+
+    /// Of the leaves of `keys` those that have to split as well as `plan`'s, below the same node. One record
+    /// installs them all, so that a device that has to be synced before is synced once for all.
+    pub(super) fn plans_beside(
+        &mut self,
+        plan: &ReshapePlan,
+        keys: &[Vec<u8>],
+    ) -> Step<Vec<ReshapePlan>> {
+        let mut plans: Vec<ReshapePlan> = Vec::new();
+        let is_alone = keys.is_empty() || plan.pages.len() < 2 || plan.rest.is_some();
+        if is_alone || !self.may_split_several(plan.table)? {
+            return Ok(plans);
+        }
+        let mut page_count = plan.pages.len();
+        for key in keys {
+            let Some(page) = self.sibling_of(plan, key)? else { continue };
+            let is_taken = page == plan.page || plans.iter().any(|other| other.page == page);
+            if is_taken || !self.may_read_beside(page) {
+                continue;
+            }
+            let Some(other) = self.split_of(plan.table, key, plan.upto)? else { continue };
+            page_count += other.pages.len();
+            if page_count > self.together_max() || !self.has_pages_for(page_count as u64) {
+                break;
+            }
+            plans.push(other);
+        }
+        Ok(plans)
+    }
+
+    fn may_split_several(&self, table: Table) -> Step<bool> {
+        let is_free = !self.planner.is_short_of_room && !self.growth.is_reclaiming();
+        let may_split = self.tree(table)?.reshaping != Reshaping::Alone;
+        Ok(is_free && !self.merges_to_frames() && may_split)
+    }
+
+    /// Pages that leaves which split together become, at most: two leaves' where memory is small. A checkpoint
+    /// names them beside what transactions have open, until they are installed.
+    fn together_max(&self) -> usize {
+        let in_memory = self.options.memory / IMAGES_SHARE / self.payload_size;
+        in_memory.min(self.nameable_pages() / NAMED_SHARE).max(MERGE_PAGES)
+    }
+
+    /// Pages that the deltas of one leaf become at once, at most.
+    pub(super) fn split_max(&self) -> usize {
+        (self.nameable_pages() / NAMED_SHARE).max(MERGE_PAGES)
+    }
+
+    /// Leaves that may split together with one, at most.
+    pub(super) fn beside_max(&self) -> usize {
+        (self.together_max() / 2).min(TOGETHER_MAX) - 1
+    }
+
+    /// The leaf of `key`, if it lies below the same node as `plan`'s and may be merged.
+    fn sibling_of(&mut self, plan: &ReshapePlan, key: &[u8]) -> Step<Option<LogicalPage>> {
+        let parent = self.node_for(plan.table, Seek::At(&plan.low), 1)?;
+        let view = NodeView::trusted(&self.pool.frame(parent).image);
+        let range = KeyRange { low: view.low(), high: view.high() };
+        if view.is_leaf() || !range.contains(key) {
+            return Ok(None);
+        }
+        let page = view.child_for(key).map(|(_, page)| page);
+        Ok(page.filter(|page| !self.busy.contains(page) && !self.planner.passes_over(*page)))
+    }
+
+    /// What a merge makes of the leaf of `key`, if that takes several pages.
+    fn split_of(&mut self, table: Table, key: &[u8], upto: Lsn) -> Step<Option<ReshapePlan>> {
+        let index = self.leaf_for(table, Seek::At(key))?;
+        let frame = self.pool.frame(index);
+        if frame.ahead.is_some() || frame.lsn > upto {
+            // Restart has not put back yet what a newer image holds already (rule D2).
+            return Ok(None);
+        }
+        let (page, lsn, view) = (frame.page, frame.lsn, NodeView::trusted(&frame.image));
+        let (low, high) = (view.low().to_vec(), view.high().map(<[u8]>::to_vec));
+        let range = KeyRange { low: &low, high: high.as_deref() };
+        if self.has_left_runs(table, range, upto) {
+            return Ok(None);
+        }
+        self.drop_redundant(table, range, lsn);
+        let Some(index) = self.pool.peek(page) else { return Ok(None) };
+        let plan = self.plan_of(table, index, upto, None)?;
+        Ok((plan.is_due && plan.pages.len() > 1 && plan.rest.is_none()).then_some(plan))
+    }
+
+    /// Widens a plan to a neighbour of the leaf under the same parent, when both fit one page.
+    ///
+    /// Returns the separator and page that go.
+    fn merge_with_neighbour(
+        &mut self,
+        plan: &mut ReshapePlan,
+    ) -> Step<Option<(Vec<u8>, LogicalPage)>> {
+        let parent = self.node_for(plan.table, Seek::At(&plan.low), 1)?;
+        let view = NodeView::trusted(&self.pool.frame(parent).image);
+        let Some((child, _)) = view.child_for(&plan.low) else { return Ok(None) };
+        let left = child.checked_sub(1).and_then(|at| view.child(at)).map(|other| Neighbour {
+            page: other,
+            is_right: false,
+            separator: view.separator(child),
+        });
+        let high = plan.high.as_deref().filter(|high| view.high().is_none_or(|end| *high < end));
+        let right = high.and_then(|high| view.child_for(high)).map(|(place, other)| Neighbour {
+            page: other,
+            is_right: true,
+            separator: view.separator(place),
+        });
+        // The left one first: where rows go in the order of their keys, it is what is left of many.
+        for neighbour in [left, right].into_iter().flatten() {
+            let gone = self.take_in(plan, neighbour)?;
+            if gone.is_some() || !plan.is_empty() {
+                return Ok(gone);
+            }
+        }
+        Ok(None)
+    }
+
+    fn take_in(
+        &mut self,
+        plan: &mut ReshapePlan,
+        neighbour: Neighbour,
+    ) -> Step<Option<(Vec<u8>, LogicalPage)>> {
+        let (table, Neighbour { page: other, is_right, separator }) = (plan.table, neighbour);
+        let (left_page, right_page) =
+            if is_right { (plan.page, other) } else { (other, plan.page) };
+        if self.busy.contains(&other) || self.planner.passes_over(other) || self.reads_enough(other)
+        {
+            return Ok(None);
+        }
+        let index = self.frame_of(other)?;
+        if self.pool.frame(index).ahead.is_some() {
+            return Ok(None);
+        }
+        if self.has_neighbour_runs(table, other) {
+            return Ok(None);
+        }
+        self.meet_neighbour(table, other);
+        let (Some(own), Some(index)) = (self.pool.peek(plan.page), self.pool.peek(other)) else {
+            return Ok(None);
+        };
+        let (own, neighbour) = (self.pool.frame(own), self.pool.frame(index));
+        // What was merged already needs no second merge where nothing is left of it.
+        let was_empty = plan.is_empty();
+        let own = if was_empty { &plan.pages[0].image } else { &own.image };
+        if neighbour.lsn > plan.upto {
+            // Restart has not put back yet what this image holds already (rule D2).
+            return Ok(None);
+        }
+        let (own_view, other_view) = (NodeView::trusted(own), NodeView::trusted(&neighbour.image));
+        let bases = if is_right { [own_view, other_view] } else { [other_view, own_view] };
+        let range = KeyRange { low: bases[0].low(), high: bases[1].high() };
+        let entries = (bases[0].count() + bases[1].count()) as i64;
+        let deltas = &self.tree(table)?.deltas;
+        let request =
+            MergeRequest { tree: table.id, range, upto: plan.upto, page_size: self.payload_size };
+        let merged = node::merge_leaves(&bases, deltas, request, &mut NoOutline)
+            .map_err(|_| corrupt(other, "leaf does not merge with its neighbour"))?;
+        let used = NodeView::trusted(&merged.pages[0].image).used_bytes();
+        let is_crowded = used * 100 > self.payload_size * MERGED_PERCENT;
+        if merged.pages.len() > 1 || is_crowded && !was_empty {
+            return Ok(None);
+        }
+        let old = OldBase {
+            page: other,
+            low: NodeView::trusted(&neighbour.image).low().to_vec(),
+            high: NodeView::trusted(&neighbour.image).high().map(<[u8]>::to_vec),
+            lsn: neighbour.lsn,
+        };
+        plan.low = range.low.to_vec();
+        plan.high = range.high.map(<[u8]>::to_vec);
+        plan.page = left_page;
+        plan.pages = merged.pages;
+        if !was_empty {
+            // Both were merged anew.
+            (plan.dropped, plan.grown) = (Vec::new(), 0);
+        }
+        let known = plan.dropped.len();
+        for descriptor in merged.dropped_refs {
+            if !plan.dropped[..known].contains(&descriptor) {
+                plan.dropped.push(descriptor);
+            }
+        }
+        plan.grown += merged.entry_count as i64 - entries;
+        plan.old.push(old);
+        Ok(Some((separator, right_page)))
+    }
+
+    /// Drops what restart put back although the neighbour's base holds it.
+    fn meet_neighbour(&mut self, table: Table, page: LogicalPage) {
+        let Some(index) = self.pool.peek(page) else { return };
+        let frame = self.pool.frame(index);
+        let view = NodeView::trusted(&frame.image);
+        let (low, high) = (view.low().to_vec(), view.high().map(<[u8]>::to_vec));
+        let lsn = frame.lsn;
+        self.drop_redundant(table, KeyRange { low: &low, high: high.as_deref() }, lsn);
+    }
+
+    /// Whether changes of a neighbour are left outside memory.
+    fn has_neighbour_runs(&self, table: Table, page: LogicalPage) -> bool {
+        let Some(index) = self.pool.peek(page) else { return true };
+        let view = NodeView::trusted(&self.pool.frame(index).image);
+        let range = KeyRange { low: view.low(), high: view.high() };
+        self.has_left_runs(table, range, self.merge_lsn())
+    }
+
+    /// Assigns pages, climbs as far as inner nodes overflow, and makes the job.
+    fn plan_reshape(
+        &mut self,
+        plan: ReshapePlan,
+        beside: Vec<ReshapePlan>,
+        gone: Vec<(Vec<u8>, LogicalPage)>,
+        own_page: LogicalPage,
+    ) -> Step<Option<WriteJob>> {
+        let mut climb = Climb::default();
+        let stop = match self.climb(plan, beside, gone, &mut climb) {
+            Ok(Some((group, reshape))) => {
+                self.planner.short = None;
+                return Ok(Some(self.reshape_job(group, reshape, climb.writes)));
+            }
+            Ok(None) => {
+                self.unused_pages.append(&mut climb.taken);
+                self.await_installs();
+                return Ok(None);
+            }
+            Err(stop @ Stop::Wait(Wait::Pages(_))) => {
+                self.planner.short = Some(own_page);
+                stop
+            }
+            Err(stop) => stop,
+        };
+        self.unused_pages.append(&mut climb.taken);
+        Err(stop)
+    }
+
+    /// The job that writes what a transaction makes of a leaf; none while the tree changes its shape.
+    pub(in crate::engine) fn claim_reshape(
+        &mut self,
+        xid: Xid,
+        plan: ReshapePlan,
+    ) -> Step<Option<WriteJob>> {
+        if !self.tree(plan.table)?.reshaping.is_none() {
+            return Ok(None);
+        }
+        let mut climb = Climb::default();
+        let climbed = self.climb(plan, Vec::new(), Vec::new(), &mut climb);
+        if let Ok(Some((group, mut reshape))) = climbed {
+            reshape.claim = Some(xid);
+            return Ok(Some(self.reshape_job(group, reshape, climb.writes)));
+        }
+        self.unused_pages.append(&mut climb.taken);
+        climbed.map(|_| None)
+    }
+
+    fn reshape_job(&mut self, group: GroupId, reshape: Reshape, pages: Vec<PageWrite>) -> WriteJob {
+        self.busy.extend(pages.iter().map(|write| write.page));
+        self.busy.extend(reshape.trims.iter().copied());
+        if let Some(tree) = self.trees.get_mut(reshape.table.id as usize) {
+            tree.reshaping.begin(reshape.is_shared());
+        }
+        // Whoever claims waits for the record, and so does whoever restarts.
+        let may_wait = reshape.claim.is_none() && !self.is_replaying();
+        let outcome = Outcome::Reshaped(Box::new(reshape));
+        WriteJob { may_wait, ..WriteJob::new(group, pages, outcome) }
+    }
+
+    /// Climbs from leaves below one node to the first node that takes their new separators; none when a reshape under
+    /// way writes one of the nodes, or changes it while it is to be written.
+    fn climb(
+        &mut self,
+        plan: ReshapePlan,
+        beside: Vec<ReshapePlan>,
+        gone: Vec<(Vec<u8>, LogicalPage)>,
+        climb: &mut Climb,
+    ) -> Step<Option<(GroupId, Reshape)>> {
+        let ReshapePlan { table, upto, low: key, mut dropped, mut old, rest, .. } = plan;
+        let (mut grown, mut frees) = (plan.grown, plan.frees);
+        climb.rest = rest;
+        let root = self.root_of(table)?;
+        let (mut deletes, mut trims): (Vec<_>, Vec<_>) = gone.into_iter().unzip();
+        let mut level = 0;
+        let mut built = vec![(plan.page, plan.pages)];
+        for other in beside {
+            built.push((other.page, other.pages));
+            dropped.extend(other.dropped);
+            old.extend(other.old);
+            grown += other.grown;
+            frees += other.frees;
+        }
+        // Every structure change up to the durable LSN is installed in the nodes that are written. Where restart
+        // merges, a node may hold more than that.
+        let mut lsn = upto;
+        let mut puts: Vec<(Vec<u8>, LogicalPage)>;
+        let parent = loop {
+            puts = self.place_nodes((table, level), built, lsn, root, climb)?;
+            trims.extend(climb.right.take());
+            if puts.is_empty() && deletes.is_empty() {
+                break None;
+            }
+            level += 1;
+            let index = self.node_for(table, Seek::At(&key), level)?;
+            let frame = self.pool.frame(index);
+            lsn = upto.max(frame.lsn);
+            let view = NodeView::trusted(&frame.image);
+            let put_refs: Vec<_> =
+                puts.iter().map(|(key, child)| (key.as_slice(), *child)).collect();
+            let delete_refs: Vec<_> = deletes.iter().map(Vec::as_slice).collect();
+            let next = node::inner_with(&view, &put_refs, &delete_refs, self.payload_size)
+                .map_err(|_| corrupt(frame.page, "inner node does not take its separators"))?;
+            let (low, high) = (view.low().to_vec(), view.high().map(<[u8]>::to_vec));
+            let page = frame.page;
+            if self.busy.contains(&page)
+                || !self.takes_beside(page, &view, &put_refs, next.len())?
+            {
+                return Ok(None);
+            }
+            if next.len() > 1 {
+                climb.written.push((level, low, high, lsn));
+                deletes.clear();
+                built = vec![(page, next)];
+                continue;
+            }
+            if deletes.is_empty() || page == root || !self.is_small(&next[0]) {
+                break Some(page);
+            }
+            let Some(joined) = self.join_neighbour(table, level, &next[0], upto)? else {
+                break Some(page);
+            };
+            (built, lsn) = (vec![(joined.left, joined.built)], upto);
+            climb.right = Some(joined.right);
+            climb.written.push((level, joined.low, joined.high, lsn));
+            deletes = vec![joined.separator];
+        };
+        let mut reshape = Reshape {
+            table,
+            upto,
+            written: std::mem::take(&mut climb.written),
+            parent,
+            level,
+            puts,
+            deletes,
+            trims,
+            taken: Vec::new(),
+            dropped,
+            old,
+            rest: climb.rest.take(),
+            grown,
+            frees,
+            claim: None,
+        };
+        if !reshape.is_shared() && !self.tree(table)?.reshaping.is_none() {
+            return Ok(None);
+        }
+        let group = self.take_group()?;
+        reshape.taken = std::mem::take(&mut climb.taken);
+        Ok(Some((group, reshape)))
+    }
+
+    /// Whether an inner node takes separators, of which it becomes so many nodes, beside those that reshapes under way
+    /// are about to put into it.
+    fn takes_beside(
+        &self,
+        page: LogicalPage,
+        view: &NodeView<'_>,
+        puts: &[(&[u8], LogicalPage)],
+        node_count: usize,
+    ) -> Step<bool> {
+        let is_here = |job: &&Grouped| job.reshape.parent == Some(page);
+        let waiting = self.open_groups().filter(is_here).flat_map(|job| &job.reshape.puts);
+        let waiting: Vec<_> = waiting.map(|(key, page)| (key.as_slice(), *page)).collect();
+        if waiting.is_empty() || node_count > 1 {
+            return Ok(waiting.is_empty());
+        }
+        let mut all = [&waiting, puts].concat();
+        all.sort_unstable();
+        let nodes = node::inner_with(view, &all, &[], self.payload_size)
+            .map_err(|_| corrupt(page, "inner node does not take its separators"))?;
+        Ok(nodes.len() == 1)
+    }
+
+    /// Pages for what became of nodes of one level; the separators that their parent lacks, in order.
+    fn place_nodes(
+        &mut self,
+        (table, level): (Table, u8),
+        nodes: Vec<(LogicalPage, Vec<Built>)>,
+        lsn: Lsn,
+        root: LogicalPage,
+        climb: &mut Climb,
+    ) -> Step<Vec<(Vec<u8>, LogicalPage)>> {
+        let more: usize = nodes.iter().map(|(_, built)| built.len().saturating_sub(1)).sum();
+        self.require_pages(more.saturating_sub(usize::from(climb.right.is_some())), climb)?;
+        let mut puts = Vec::new();
+        for (page, built) in nodes {
+            if built.len() == 1 || page != root {
+                puts.extend(self.place_siblings(page, built, lsn, climb)?);
+            } else {
+                self.grow_root(table, level, built, lsn, root, climb)?;
+            }
+        }
+        puts.sort_unstable();
+        Ok(puts)
+    }
+
+    /// An inner node that became too small, with what its neighbour under the same parent holds: one node,
+    /// or two that share the children. None when it has no neighbour, or that is not to be had now.
+    fn join_neighbour(
+        &mut self,
+        table: Table,
+        level: u8,
+        small: &Built,
+        upto: Lsn,
+    ) -> Step<Option<Joined>> {
+        if !self.has_pages_for(JOIN_PAGES) {
+            // Separators of other lengths may take more: what frees pages does not wait for any.
+            return Ok(None);
+        }
+        let index = self.node_for(table, Seek::At(&small.low_key), level + 1)?;
+        let view = NodeView::trusted(&self.pool.frame(index).image);
+        let Some((place, page)) = view.child_for(&small.low_key) else { return Ok(None) };
+        let is_left = place + 1 < view.count();
+        let right = if is_left { place + 1 } else { place };
+        if right == 0 {
+            return Ok(None);
+        }
+        let separator = view.separator(right);
+        let other_place = if is_left { right } else { place - 1 };
+        let other_key = view.separator(other_place);
+        let passes = |other| self.planner.passes_over(other) || self.reads_enough(other);
+        if view.child(other_place).is_none_or(passes) {
+            return Ok(None);
+        }
+        let other = self.node_for(table, Seek::At(&other_key), level)?;
+        let Some(own) = self.pool.peek(page) else { return Ok(None) };
+        let (own, other) = (self.pool.frame(own), self.pool.frame(other));
+        let is_apart = own.lsn > upto || other.lsn > upto;
+        if is_apart || self.busy.contains(&other.page) || other.ahead.is_some() {
+            // Restart has not put back yet what one of them holds already (rule D2), or it is being written.
+            return Ok(None);
+        }
+        let (small, neighbour) = (NodeView::trusted(&small.image), NodeView::trusted(&other.image));
+        let [first, second] = if is_left { [small, neighbour] } else { [neighbour, small] };
+        let (left, right) = if is_left { (page, other.page) } else { (other.page, page) };
+        let built = node::join_inner(&first, &second, self.payload_size)
+            .map_err(|_| corrupt(other.page, "inner node does not join its neighbour"))?;
+        let (low, high) = (first.low().to_vec(), second.high().map(<[u8]>::to_vec));
+        Ok(Some(Joined { left, right, separator, low, high, built }))
+    }
+
+    /// Whether a leaf that may split with another one is in memory, or can be read without taking the place of
+    /// what was read for the same job: it is what was used last of many frames.
+    fn may_read_beside(&self, page: LogicalPage) -> bool {
+        let frames = (self.planner.held_count() + 1) * FRAMES_A_READ;
+        let is_roomy = frames * frame_size(self.payload_size) <= self.frames_max();
+        self.pool.peek(page).is_some() || is_roomy && !self.reads_enough(page)
+    }
+
+    /// Whether a page would have to be read beside too many others.
+    fn reads_enough(&self, page: LogicalPage) -> bool {
+        self.planner.held_count() >= READS_MAX && self.pool.peek(page).is_none()
+    }
+
+    /// Asks for all pages of a level at once: a climb that stops is done again from its start.
+    fn require_pages(&self, count: usize, climb: &Climb) -> Step<()> {
+        if self.unused_pages.len() >= count {
+            return Ok(());
+        }
+        Err(Stop::Wait(Wait::Pages(climb.taken.len() + count)))
+    }
+
+    fn take_page_for(&mut self, climb: &mut Climb) -> Step<LogicalPage> {
+        let page = self.take_page()?;
+        climb.taken.push(page);
+        Ok(page)
+    }
+
+    /// The first image stays on `page`, the second on the page of a neighbour that joined it, the others
+    /// get pages of their own.
+    fn place_siblings(
+        &mut self,
+        page: LogicalPage,
+        built: Vec<Built>,
+        lsn: Lsn,
+        climb: &mut Climb,
+    ) -> Step<Vec<(Vec<u8>, LogicalPage)>> {
+        let mut puts = Vec::new();
+        for (index, built) in built.into_iter().enumerate() {
+            let at = match (index, climb.right) {
+                (0, _) => page,
+                (1, Some(right)) => {
+                    climb.right = None;
+                    right
+                }
+                _ => self.take_page_for(climb)?,
+            };
+            if index > 0 {
+                puts.push((built.low_key, at));
+            }
+            climb.write(at, built.image, lsn);
+        }
+        Ok(puts)
+    }
+
+    /// The root's content moves to new pages, the root names them.
+    fn grow_root(
+        &mut self,
+        table: Table,
+        level: u8,
+        built: Vec<Built>,
+        lsn: Lsn,
+        root: LogicalPage,
+        climb: &mut Climb,
+    ) -> Step<()> {
+        let mut children = Vec::new();
+        self.require_pages(built.len(), climb)?;
+        for built in built {
+            let at = self.take_page_for(climb)?;
+            children.push((built.low_key, at));
+            climb.write(at, built.image, lsn);
+        }
+        let range = KeyRange::ALL;
+        let rows = children.iter().map(|(key, child)| (key.as_slice(), *child));
+        let fill = FillPolicy::Append;
+        let images = node::build_inner((table.id, level + 1), range, rows, self.payload_size, fill)
+            .map_err(|_| corrupt(root, "root does not take its children"))?;
+        if images.len() > 1 {
+            return self.grow_root(table, level + 1, images, lsn, root, climb);
+        }
+        let image = images.into_iter().next().map(|built| built.image).unwrap_or_default();
+        climb.write(root, image, lsn);
+        Ok(())
+    }
+}
+
+/// What a climb from a leaf to the root collects.
+#[derive(Default)]
+struct Climb {
+    /// Page numbers taken for it.
+    taken: Vec<LogicalPage>,
+    writes: Vec<PageWrite>,
+    written: Vec<InnerRange>,
+    /// Page of the right one of two inner nodes that joined, until it is known what becomes of it.
+    right: Option<LogicalPage>,
+    /// What did not merge of the leaf.
+    rest: Option<OldBase>,
+}
+
+impl Climb {
+    /// A page that is complete to `lsn`, or as old as it was where it did not merge.
+    fn write(&mut self, page: LogicalPage, image: Vec<u8>, lsn: Lsn) {
+        let view = NodeView::trusted(&image);
+        let rest = self.rest.as_ref().filter(|rest| view.is_leaf() && view.low() >= &rest.low[..]);
+        let lsn = rest.map_or(lsn, |rest| rest.lsn);
+        self.writes.push(PageWrite::new(page, image, lsn));
+    }
+}
+
+/// A leaf beside the one of a plan, under the same parent.
+struct Neighbour {
+    page: LogicalPage,
+    is_right: bool,
+    /// What leads to the right one of the two.
+    separator: Vec<u8>,
+}
+
+/// Two inner nodes that share their children anew.
+struct Joined {
+    left: LogicalPage,
+    right: LogicalPage,
+    /// What led to the right one.
+    separator: Vec<u8>,
+    low: Vec<u8>,
+    high: Option<Vec<u8>>,
+    built: Vec<Built>,
+}
+
+#[cfg(test)]
+mod tests {
+    use flagstone_nand::{Profile, SimNand};
+    use flagstone_space::OPEN_GROUP_PAGE_SIZE;
+
+    use super::Grouped;
+    use crate::engine::merge::{Reason, Target};
+    use crate::options::Durability;
+    use crate::testing::{Database, Snapshot};
+    use crate::{Options, Table};
+
+    /// Blocks so small that their record is the tighter bound.
+    fn small_blocks(name: &str, pages_per_block: u32) -> Profile {
+        let mut profile = Profile::named(name).unwrap();
+        profile.geometry.pages_per_block = pages_per_block;
+        profile.with_block_count(4_096).unwrap()
+    }
+
+    /// Goal: a checkpoint that comes before leaves are installed that split together can name them all, beside what
+    /// other rules leave to transactions; else the device could not be opened after a cut.
+    #[test]
+    fn leaves_that_split_together_can_be_named() {
+        for (name, pages_per_block) in [("slc-512", 32), ("slc-2k", 8), ("slc-2k", 64)] {
+            let profile = small_blocks(name, pages_per_block);
+            let options = Options::default().with_memory(16 << 20);
+            let database = Database::create_on(SimNand::new(&profile, 1), &options).unwrap();
+            let room = database.runtime().space().record_room();
+            let most = database.runtime().engine().together_max() * OPEN_GROUP_PAGE_SIZE;
+            assert!(
+                most <= room / 4,
+                "{name}, {pages_per_block} pages a block: {most} of {room} bytes"
+            );
+        }
+    }
+
+    /// Goal: the same for one leaf with all that memory holds back: it merges in parts, nothing is lost of what is
+    /// left, and that keeps its page, also under a number that a record of the log's tail freed before. Method:
+    /// cuts before one of the parts is installed, with and without tables that were dropped before.
+    #[test]
+    fn a_leaf_of_many_deltas_merges_in_parts() {
+        for (number, has_dropped) in [(1, false), (6, false), (1, true), (6, true)] {
+            let mut load = Load::new();
+            if has_dropped {
+                let old = load.database.table("old").unwrap();
+                for row in 0..3_000_u32 {
+                    let mut transaction = load.database.begin();
+                    transaction.put(old, &row.to_be_bytes(), &[1; 200]).unwrap();
+                    transaction.commit_with(Durability::Deferred).unwrap();
+                }
+                load.database.merge().unwrap();
+                load.database.drop_table("old").unwrap();
+                // Numbers are given out from the first one on again.
+                load = load.reopen();
+            }
+            load.commit(3_000);
+            load.merge_until(number);
+            load = load.cut();
+            load.commit(1_000);
+            assert!(load.cut().database.check().unwrap().is_sound());
+        }
+    }
+
+    /// Goal: a full merge leaves nothing of such a leaf behind. Method: its last key has a row already, so that
+    /// no part of the leaf is ever empty.
+    #[test]
+    fn a_full_merge_takes_all_parts() {
+        let mut load = Load::new();
+        let mut transaction = load.database.begin();
+        transaction.put(load.table, &[0xff; 4], &[0; 200]).unwrap();
+        transaction.commit().unwrap();
+        load.database.merge().unwrap();
+        load.commit(3_000);
+        load.database.merge().unwrap();
+        assert!(load.database.runtime().engine().trees.iter().all(|tree| tree.deltas.is_empty()));
+    }
+
+    /// Goal: who reads through a snapshot finds what was there, on both sides of where a merge ended.
+    #[test]
+    fn snapshots_read_leaves_that_merged_in_parts() {
+        let mut load = Load::new();
+        load.commit(1_000);
+        let snapshot = load.database.snapshot().unwrap();
+        for row in (0..load.row).step_by(100) {
+            let mut transaction = load.database.begin();
+            transaction.put(load.table, &row.to_be_bytes(), &[0xee; 200]).unwrap();
+            transaction.commit_with(Durability::Deferred).unwrap();
+        }
+        load.database.merge().unwrap();
+        assert!(load.database.runtime().engine().counts.splits > 3, "in parts");
+        load.check(&snapshot);
+    }
+
+    /// Goal (rule D7): in little memory a search that comes to nothing drives out what a checkpoint has read, so that
+    /// neither ends. Method: a leaf to merge, and a checkpoint that merges wait for, which goes first.
+    #[test]
+    fn merges_that_wait_for_a_checkpoint_are_not_looked_for() {
+        let mut load = Load::new();
+        load.commit(100);
+        let runtime = load.database.runtime();
+        let mut engine = runtime.engine();
+        engine.planner.target = Some(Target::new(load.table, Vec::new(), Reason::Memory));
+        engine.want_checkpoint_before_merges();
+        drop(engine);
+        runtime.checkpoint_now().unwrap();
+        assert_eq!(runtime.engine().counts.merges, 0, "the checkpoint goes first");
+        while runtime.advance().unwrap() {}
+        assert_eq!(runtime.engine().counts.merges, 1, "then merges go on");
+    }
+
+    /// Rows that come in the order of their keys, far more than a checkpoint can name pages of.
+    struct Load {
+        database: Database<SimNand>,
+        table: Table,
+        row: u32,
+    }
+
+    impl Load {
+        fn options() -> Options {
+            Options::default().with_memory(4 << 20)
+        }
+
+        fn new() -> Self {
+            let device = SimNand::new(&small_blocks("slc-2k", 8), 1);
+            let database = Database::create_on(device, &Self::options()).unwrap();
+            let table = database.table("t").unwrap();
+            Self { database, table, row: 0 }
+        }
+
+        /// Commits rows one by one, so that none of them is claimed.
+        fn commit(&mut self, rows: u32) {
+            for row in self.row..self.row + rows {
+                let mut transaction = self.database.begin();
+                transaction.put(self.table, &row.to_be_bytes(), &[row as u8; 200]).unwrap();
+                transaction.commit_with(Durability::Deferred).unwrap();
+            }
+            self.database.flush().unwrap();
+            self.row += rows;
+        }
+
+        /// Merges until the group of this number waits for its install.
+        fn merge_until(&self, number: usize) {
+            let runtime = self.database.runtime();
+            runtime.engine().want_full_merge();
+            let (mut count, mut was_open) = (0, false);
+            while count < number && runtime.advance().unwrap() {
+                let engine = runtime.engine();
+                let open: usize = engine.open_groups().map(Grouped::page_count).sum();
+                let most = 2 * engine.split_max();
+                assert!(open <= most, "{open} of {most} pages wait for their install");
+                for job in engine.open_groups() {
+                    let rest = job.reshape.rest.as_ref();
+                    let is_young = rest.is_none_or(|rest| engine.freed_lsn <= rest.lsn);
+                    assert!(
+                        is_young,
+                        "the tail of the log has a record that would free the rest's page"
+                    );
+                }
+                count += usize::from(open > 0 && !was_open);
+                was_open = open > 0;
+            }
+            assert_eq!(count, number);
+        }
+
+        /// Cuts the power, so that the next session begins where this one was.
+        fn reopen(self) -> Self {
+            let device = self.database.into_device().unwrap();
+            let database = Database::open_on(device, &Self::options()).unwrap();
+            let table = database.existing_table("t").unwrap().unwrap();
+            Self { database, table, row: self.row }
+        }
+
+        /// Cuts the power twice; the last session can be written to and has all rows.
+        fn cut(self) -> Self {
+            let mut load = self.reopen();
+            load.commit(1);
+            let load = load.reopen();
+            load.database.runtime().checkpoint_now().unwrap();
+            load.check(&load.database.snapshot().unwrap());
+            load
+        }
+
+        fn check(&self, snapshot: &Snapshot<SimNand>) {
+            let mut found = snapshot.range(self.table, ..);
+            for row in 0..self.row {
+                let (key, value) = found.next().unwrap().unwrap();
+                assert_eq!(key, row.to_be_bytes());
+                assert!(value == [row as u8; 200], "row {row}");
+            }
+            assert!(found.next().is_none());
+        }
+    }
+}

@@ -1,0 +1,572 @@
+//! Transactions: private changes, locks, commit, abort, savepoints.
+//!
+//! ```text
+//!            begin            commit record has its LSN        record durable
+//!   (none) ─────────▶ Running ─────────────────────────▶ Committed ─────────▶ Durable
+//!                        │  locks go, changes become deltas             tickets end
+//!                        │ abort, deadlock
+//!                        ▼
+//!                     (none): changes forgotten, nothing written
+//! ```
+
+use std::collections::BTreeSet;
+
+use flagstone_space::{GroupAppend, GroupId, LogicalPage, Lsn};
+use hashbrown::hash_map;
+
+use super::checkpoint::MasterRun;
+use super::claim::Prospect;
+use super::owner::next_xid;
+use super::run_commit::Spread;
+use super::spill::{self, Gathering, OwnVersion, Run, Stamp};
+use super::{Engine, Step, Stop, Table, Wait};
+use crate::bugs::SeededBug;
+use crate::delta::{DeltaMap, DroppedRefs, Entry, KeyRange, Op};
+use crate::error::EngineError;
+use crate::lock::{LockOutcome, Mode, Target, Xid};
+use crate::options::Durability;
+
+/// A commit that has its place in the log.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Ticket {
+    /// The commit, and everything it read, is durable when [`Engine::durable`] reaches this.
+    pub lsn: Lsn,
+}
+
+/// A point in a transaction to which it can be rolled back.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Savepoint {
+    xid: Xid,
+    sequence: u64,
+}
+
+/// A transaction that is running.
+#[derive(Debug, Default)]
+pub(crate) struct Transaction {
+    /// Own changes: key = tree id (big-endian) then key, LSN = number of the change.
+    pub(crate) writes: DeltaMap,
+    /// Number of the last change.
+    pub(super) sequence: u64,
+    /// Changes up to these numbers must stay apart from later ones.
+    pub(super) savepoints: Vec<Lsn>,
+    /// Changes that left memory, oldest first.
+    pub(crate) runs: Vec<Run>,
+    /// Number of the last change when changes last left memory.
+    pub(super) spilled_to: u64,
+    /// Numbers of changes inside runs that were rolled back: (above, up to), apart and in order.
+    pub(crate) rolled_back: Vec<(u64, u64)>,
+    /// Group of the pages it wrote before its commit.
+    pub(crate) group: Option<GroupId>,
+    /// Appends of that group to leaves that it changed little.
+    pub(crate) appends: Vec<GroupAppend>,
+    /// Out-of-line values that it stored and no longer needs.
+    pub(crate) dropped: DroppedRefs,
+    /// Pages of such values that its group has no more, but may have had in the last checkpoint.
+    pub(super) given_back: Vec<LogicalPage>,
+    /// Those of them that the group does not have in the checkpoint being written.
+    pub(super) given_saved: Vec<LogicalPage>,
+    /// Page numbers it took for its group.
+    pub(crate) pages: BTreeSet<LogicalPage>,
+    /// How many of them may not be on flash yet.
+    pub(super) unwritten: usize,
+    /// Where the changes begin that leave memory next.
+    pub(super) spill_next: Vec<u8>,
+    /// Tables that it has made.
+    pub(crate) created: Vec<Table>,
+    /// What a scan or a read has gathered of the changes that left memory.
+    pub(crate) gathering: Option<Gathering>,
+    /// Some of its changes are on their way to flash: neither here nor there.
+    pub(crate) is_spilling: bool,
+    /// Memory of `writes` as counted in the engine's total.
+    pub(super) size: usize,
+    /// Bytes by which it may make leaves grow.
+    pub(super) growth: usize,
+    /// It has set a value: it does more than delete.
+    pub(super) has_put: bool,
+    pub(super) weighing: Weighing,
+    pub(super) has_read: bool,
+    /// What claiming its leaves promises.
+    pub(super) prospect: Prospect,
+    /// It is not worth a claim, or found no room for one.
+    pub(super) is_refused: bool,
+    pub(super) spread: Spread,
+    /// It commits by a run that may wait.
+    pub(super) is_bulk: bool,
+    /// It commits by the log, whatever room there is for a run.
+    pub(super) stays: bool,
+    /// It is committed with its leaves, and durable: what its ticket says.
+    pub(super) claimed: Option<Lsn>,
+    /// Tables that it drops.
+    pub(super) drops: Vec<Table>,
+    /// Why it was ended; its owner learns so at its next call.
+    pub(crate) doom: Option<EngineError>,
+}
+
+/// What of a transaction's changes was compared with the rows that they replace.
+#[derive(Debug, Default)]
+pub(super) struct Weighing {
+    /// Number of its last change when that began.
+    sequence: u64,
+    /// Private key up to which they were.
+    looked: Vec<u8>,
+    growth: usize,
+    is_done: bool,
+}
+
+impl Transaction {
+    /// Whether its growth is that beside the rows which it replaces.
+    pub(super) fn is_weighed(&self) -> bool {
+        self.weighing.is_done && self.weighing.sequence == self.sequence
+    }
+
+    /// The next change to compare with the row that it replaces: its private key, and by how much it makes its leaf
+    /// grow where there is none.
+    pub(super) fn next_to_weigh(&mut self) -> Option<(Vec<u8>, usize)> {
+        if self.weighing.sequence != self.sequence {
+            self.weighing = Weighing { sequence: self.sequence, ..Weighing::default() };
+        }
+        let behind = KeyRange { low: &self.weighing.looked, high: None };
+        let entry = self.writes.range(behind).next()?;
+        let key_size = split_private_key(entry.key()).1.len();
+        let puts = entry.versions().filter(|(_, op)| matches!(op, Op::Put(_) | Op::PutRef(_)));
+        let grown = puts.map(|(_, op)| growth_of(key_size, op)).max().unwrap_or(0);
+        Some((entry.key().to_vec(), grown))
+    }
+
+    /// The change of `key` makes its leaf grow by so much.
+    pub(super) fn note_weighed(&mut self, key: &[u8], grown: usize) {
+        self.weighing.growth += grown;
+        self.weighing.looked = [key, &[0]].concat();
+    }
+
+    /// All changes were compared: whether they make leaves grow by less than was known.
+    pub(super) fn take_weighed(&mut self) -> bool {
+        self.weighing.is_done = true;
+        let before = std::mem::replace(&mut self.growth, self.weighing.growth);
+        self.growth = self.growth.min(before);
+        self.growth < before
+    }
+
+    /// Bytes of what its commit record names: runs, and values that it drops.
+    pub(crate) fn named_size(&self) -> usize {
+        let run = |run: &Run| MasterRun::size_of(run, self.rolled_back.len());
+        self.runs.iter().map(run).chain(self.dropped.iter().map(|value| 20 + value.len())).sum()
+    }
+
+    /// Bytes of the pages that it gave back, in its commit record.
+    pub(super) fn garbage_size(&self) -> usize {
+        (self.given_back.len() + self.given_saved.len()) * size_of::<u32>()
+    }
+
+    /// Changes with each of its changes, and with each savepoint that it goes back to.
+    pub(crate) fn stamp(&self) -> Stamp {
+        (self.sequence, self.runs.len())
+    }
+
+    /// Bytes by which it may make leaves grow: changes that were rolled back, or replaced each other, were
+    /// counted each.
+    fn growth_at_most(&self, payload_size: usize) -> usize {
+        let pages: usize = self.runs.iter().map(Run::page_count).sum();
+        self.growth.min(2 * self.size + pages * payload_size)
+    }
+
+    /// Forgets changes behind `mark` that left memory.
+    fn roll_runs_back(&mut self, mark: u64) {
+        // Savepoints behind the mark are gone, and with them the ranges that began there.
+        let inner = self.rolled_back.iter().rposition(|(above, _)| *above < mark);
+        self.rolled_back.truncate(inner.map_or(0, |last| last + 1));
+        match self.rolled_back.last_mut() {
+            Some((_, upto)) if *upto >= mark => *upto = self.spilled_to,
+            _ => self.rolled_back.push((mark, self.spilled_to)),
+        }
+    }
+}
+
+/// Bytes of a leaf entry beside key and value.
+const ENTRY_OVERHEAD: usize = 8;
+
+/// Bytes by which a put may make its leaf grow.
+pub(super) fn growth_of(key_size: usize, op: Op<'_>) -> usize {
+    key_size + op.encoded_size() + ENTRY_OVERHEAD
+}
+
+/// Key of a change in a transaction's private map.
+pub(crate) fn private_key(table: Table, key: &[u8], out: &mut Vec<u8>) {
+    out.clear();
+    out.reserve(size_of::<u32>() + key.len());
+    out.extend_from_slice(&table.id.to_be_bytes());
+    out.extend_from_slice(key);
+}
+
+/// Splits a key of a private map.
+pub(crate) fn split_private_key(key: &[u8]) -> (Table, &[u8]) {
+    let (tree, rest) = key.split_first_chunk::<4>().unwrap_or((&[0; 4], &[]));
+    (Table::of(u32::from_be_bytes(*tree)), rest)
+}
+
+/// Log that waits for a flush takes one part in this many of the memory budget before it is flushed
+/// unasked.
+pub(super) const PENDING_SHARE: usize = 16;
+
+impl Engine {
+    /// Begins a read-write transaction.
+    pub fn begin(&mut self) -> Xid {
+        let xid = next_xid();
+        self.transactions.insert(xid, Transaction::default());
+        xid
+    }
+
+    /// Marks a point to which the transaction can be rolled back.
+    ///
+    /// # Errors
+    ///
+    /// `Ended` or `Deadlock` when there is no such transaction any more.
+    pub fn savepoint(&mut self, xid: Xid) -> Step<Savepoint> {
+        let transaction = self.transaction(xid)?;
+        let sequence = transaction.sequence;
+        if transaction.savepoints.last() != Some(&Lsn(sequence)) {
+            transaction.savepoints.push(Lsn(sequence));
+        }
+        Ok(Savepoint { xid, sequence })
+    }
+
+    /// Forgets the changes made since `savepoint`; its locks stay.
+    ///
+    /// # Errors
+    ///
+    /// `NoSavepoint` when it is another transaction's, of any database, or was rolled back itself.
+    pub fn rollback_to(&mut self, xid: Xid, savepoint: Savepoint) -> Step<()> {
+        let transaction = self.settled_transaction(xid)?;
+        let mark = Lsn(savepoint.sequence);
+        if savepoint.xid != xid || !transaction.savepoints.contains(&mark) {
+            return Err(EngineError::NoSavepoint.into());
+        }
+        transaction.savepoints.retain(|other| *other <= mark);
+        let dropped = transaction.writes.remove_newer(mark);
+        transaction.dropped.extend(dropped);
+        if transaction.spilled_to > mark.0 {
+            transaction.roll_runs_back(mark.0);
+        }
+        // What was gathered of the runs is another state, and no later savepoint has a number of one that is gone.
+        transaction.sequence += 1;
+        self.recount(xid);
+        Ok(())
+    }
+
+    /// Commits: gives the changes their place in the log, makes them visible and lets locks go.
+    ///
+    /// Durable when [`Engine::durable`] reaches the ticket's LSN (rule D8).
+    ///
+    /// # Errors
+    ///
+    /// Stops for memory and log room; `Full` when the device has no room; nothing is committed then
+    /// and the transaction goes on.
+    pub fn commit(&mut self, xid: Xid, durability: Durability) -> Step<Ticket> {
+        let transaction = self.settled_transaction(xid)?;
+        let is_empty = transaction.writes.is_empty() && transaction.runs.is_empty();
+        let (has_read, claimed) = (transaction.has_read, transaction.claimed);
+        if let Some(lsn) = claimed {
+            self.transactions.remove(&xid);
+            return Ok(self.ticket(lsn, durability));
+        }
+        if is_empty && !self.is_claiming(xid) {
+            // After a failure it has read what is durable, and nothing else.
+            let waits = has_read && !self.is_poisoned() && !self.bugs.has(SeededBug::ReaderNotHeld);
+            let lsn = if waits { self.committed } else { Lsn::ZERO };
+            self.end(xid);
+            return Ok(self.ticket(lsn, durability));
+        }
+        self.demand_no_garbage(xid)?;
+        self.try_page_commit(xid)?;
+        self.try_run_commit(xid)?;
+        self.admit_commit(xid)?;
+        let Some(mut transaction) = self.transactions.remove(&xid) else {
+            return Err(EngineError::Ended.into());
+        };
+        self.uncommitted_size -= transaction.size;
+        if !transaction.savepoints.is_empty() {
+            transaction.writes = without_versions(&transaction.writes, &mut transaction.dropped);
+        }
+        let lsn = self.append_commit(&transaction);
+        self.cycle.count_committed(transaction.size);
+        self.apply_commit(&transaction, lsn);
+        self.note_drops(&transaction.drops, lsn);
+        self.committed = lsn;
+        self.counts.commits += 1;
+        if self.log.pending_bytes() > self.options.memory / PENDING_SHARE {
+            // Commits that nobody waits for take memory until they are written.
+            self.want_flush();
+        }
+        self.release(xid);
+        Ok(self.ticket(lsn, durability))
+    }
+
+    /// Aborts: the changes are forgotten, nothing is written.
+    pub fn abort(&mut self, xid: Xid) {
+        if self.abandon_claim(xid) {
+            return;
+        }
+        if let Some(transaction) = self.transactions.get(&xid) {
+            if transaction.doom.is_none() {
+                self.counts.aborts += 1;
+            }
+            self.end(xid);
+        }
+    }
+
+    pub(super) fn ticket(&mut self, lsn: Lsn, durability: Durability) -> Ticket {
+        match durability {
+            Durability::Deferred => {}
+            Durability::Group => self.group_commit_lsn = self.group_commit_lsn.max(lsn),
+            Durability::Immediate => self.flush_to = self.flush_to.max(lsn),
+        }
+        Ticket { lsn }
+    }
+
+    pub(super) fn apply_commit(&mut self, transaction: &Transaction, lsn: Lsn) {
+        if let Some(group) = transaction.group {
+            self.await_group(lsn, group);
+            self.runs.commit(lsn, &transaction.runs, &transaction.rolled_back);
+            self.refresh_floors();
+            self.counts.run_commits += u64::from(transaction.is_bulk);
+            if !transaction.runs.is_empty() && !transaction.is_bulk {
+                // They are many for memory, not for the leaves.
+                self.ask_for_runs();
+            }
+        }
+        if self.folds_commits() {
+            self.fold_commit(&transaction.writes, lsn);
+        } else {
+            for entry in transaction.writes.range(KeyRange::ALL) {
+                self.add_entry(&entry, lsn);
+            }
+        }
+        // Its record says that they are garbage: whoever has the numbers now, has them in another group.
+        self.take_back(transaction.given_back.iter().chain(&transaction.given_saved).copied());
+        let growth = transaction.growth_at_most(self.payload_size);
+        self.growth.committed(growth);
+        if growth == 0 {
+            self.planner.note_shrinking();
+        }
+        self.drop_refs(transaction.dropped.clone(), lsn);
+    }
+
+    /// Adds what a transaction did to one key.
+    pub(crate) fn add_entry(&mut self, entry: &Entry<'_>, lsn: Lsn) {
+        let (table, key) = split_private_key(entry.key());
+        for (_, op) in entry.versions() {
+            self.add_delta(table, key, op, lsn);
+        }
+    }
+
+    /// Ends a transaction without commit.
+    pub(super) fn end(&mut self, xid: Xid) {
+        let Some(transaction) = self.transactions.remove(&xid) else { return };
+        self.uncommitted_size -= transaction.size;
+        if let Some(group) = transaction.group {
+            self.trims.discard_group(group);
+        }
+        let Transaction { pages, given_back, given_saved, created, .. } = transaction;
+        self.take_back(pages.into_iter().chain(given_back).chain(given_saved));
+        created.into_iter().for_each(|table| self.forget_created(table));
+        self.release(xid);
+    }
+
+    /// Numbers that their owner needs no more.
+    pub(super) fn take_back(&mut self, pages: impl Iterator<Item = LogicalPage>) {
+        for page in pages {
+            // What found no pages for a split may find some now.
+            self.planner.forget_lacking_pages();
+            // The number will have another owner: nothing of this one may be found under it.
+            self.forget_page(page);
+            self.unused_pages.push(page);
+        }
+    }
+
+    pub(super) fn release(&mut self, xid: Xid) {
+        self.planner.allow_spilling();
+        let woken = self.locks.release_all(xid);
+        self.woken.extend(woken);
+    }
+
+    pub(crate) fn transaction(&mut self, xid: Xid) -> Step<&mut Transaction> {
+        match self.transactions.entry(xid) {
+            hash_map::Entry::Occupied(found) if found.get().doom.is_none() => Ok(found.into_mut()),
+            hash_map::Entry::Occupied(doomed) => {
+                Err(doomed.remove().doom.unwrap_or(EngineError::Ended).into())
+            }
+            hash_map::Entry::Vacant(_) => Err(EngineError::Ended.into()),
+        }
+    }
+
+    /// The transaction, once none of its changes are on their way to flash.
+    pub(crate) fn settled_transaction(&mut self, xid: Xid) -> Step<&mut Transaction> {
+        let transaction = self.transaction(xid)?;
+        if transaction.is_spilling { Err(Stop::Wait(Wait::Memory)) } else { Ok(transaction) }
+    }
+
+    pub(crate) fn note_read(&mut self, xid: Xid) -> Step<()> {
+        self.require_whole_images()?;
+        self.transaction(xid)?.has_read = true;
+        Ok(())
+    }
+
+    /// Acquires a lock or says why not; ends the youngest transaction of a deadlock.
+    pub(crate) fn lock(&mut self, xid: Xid, target: Target<'_>, mode: Mode) -> Step<()> {
+        self.transaction(xid)?;
+        loop {
+            match self.locks.acquire(xid, target, mode) {
+                LockOutcome::Granted => return Ok(self.require_table(target.tree())?),
+                LockOutcome::Wait => return Err(Stop::Wait(Wait::Lock)),
+                LockOutcome::Deadlock { victim } => {
+                    self.counts.deadlocks += 1;
+                    self.doom(victim, EngineError::Deadlock);
+                    if victim == xid {
+                        self.transactions.remove(&xid);
+                        return Err(EngineError::Deadlock.into());
+                    }
+                }
+            }
+        }
+    }
+
+    /// Ends a transaction that waits no longer.
+    pub(crate) fn give_up(&mut self, xid: Xid) {
+        self.counts.aborts += 1;
+        self.end(xid);
+    }
+
+    /// Takes everything from a transaction; it learns why at its next call.
+    pub(crate) fn doom(&mut self, victim: Xid, error: EngineError) {
+        self.end(victim);
+        let doomed = Transaction { doom: Some(error), ..Transaction::default() };
+        self.transactions.insert(victim, doomed);
+        self.woken.push(victim);
+    }
+
+    /// Adds a change to the transaction's own.
+    pub(crate) fn write(&mut self, xid: Xid, table: Table, key: &[u8], op: Op<'_>) -> Step<()> {
+        let mut scratch = std::mem::take(&mut self.scratch);
+        private_key(table, key, &mut scratch);
+        let transaction = self.transaction(xid)?;
+        transaction.sequence += 1;
+        if matches!(op, Op::Put(_) | Op::PutRef(_)) {
+            transaction.growth += growth_of(key.len(), op);
+            transaction.has_put = true;
+        }
+        let before = transaction.writes.bytes();
+        let number = Lsn(transaction.sequence);
+        let dropped = transaction.writes.insert(&scratch, op, number, &transaction.savepoints);
+        transaction.dropped.extend(dropped);
+        // A change may take back a larger one.
+        let size = (transaction.size + transaction.writes.bytes()).saturating_sub(before);
+        let old_size = std::mem::replace(&mut transaction.size, size);
+        self.uncommitted_size = self.uncommitted_size + size - old_size;
+        self.note_memory();
+        self.scratch = scratch;
+        Ok(())
+    }
+
+    /// Whether the transaction may add a change now; the largest one spills when not (rule D7).
+    pub(crate) fn admit_write(&mut self, xid: Xid) -> Step<()> {
+        self.demand_no_garbage(xid)?;
+        let is_crowded = self.may_be_ahead() && {
+            self.pool.shrink(self.frames_max());
+            self.frames_exceed()
+        };
+        let is_large = self.uncommitted_size > self.limits.uncommitted;
+        if let Some(why) = self.no_spill().filter(|_| is_large) {
+            let why = why.clone();
+            // What is small beside others' commits all the same, and may make room.
+            let share = self.limits.uncommitted / self.transactions.len().max(1);
+            let is_small = self.transaction(xid)?.size <= share;
+            return if is_small { Ok(()) } else { Err(self.refusal(xid, why).into()) };
+        }
+        if is_large || is_crowded {
+            return Err(Stop::Wait(Wait::Memory));
+        }
+        Ok(())
+    }
+
+    /// What a transaction is told that finds no room: one that only deletes makes room once it commits, and in smaller
+    /// parts it does.
+    pub(crate) fn refusal(&self, xid: Xid, why: EngineError) -> EngineError {
+        let deletes = |own: &Transaction| !own.has_put && (own.size > 0 || !own.runs.is_empty());
+        match self.transactions.get(&xid).is_some_and(deletes) {
+            true if why == EngineError::Full => EngineError::TooLarge,
+            _ => why,
+        }
+    }
+
+    /// The transaction's own changes to `key`, oldest first.
+    pub(crate) fn own_versions(
+        &mut self,
+        xid: Xid,
+        table: Table,
+        key: &[u8],
+    ) -> Step<Vec<OwnVersion>> {
+        let transaction = self.settled_transaction(xid)?;
+        if transaction.writes.is_empty() && transaction.runs.is_empty() {
+            return Ok(Vec::new());
+        }
+        let mut scratch = std::mem::take(&mut self.scratch);
+        private_key(table, key, &mut scratch);
+        let result = self.own_versions_of(xid, &scratch);
+        self.scratch = scratch;
+        result
+    }
+
+    fn own_versions_of(&mut self, xid: Xid, key: &[u8]) -> Step<Vec<OwnVersion>> {
+        let mut versions = self.spilled_versions(xid, key)?;
+        let transaction = self.transaction(xid)?;
+        versions.extend(transaction.writes.versions(key).map(|(_, op)| OwnVersion::of(op)));
+        Ok(versions)
+    }
+
+    /// Memory and growth that a commit moves to the trees.
+    pub(crate) fn demand_of(&self, xid: Xid) -> (usize, usize) {
+        let demand = |transaction: &Transaction| {
+            (transaction.size, transaction.growth_at_most(self.payload_size))
+        };
+        self.transactions.get(&xid).map_or((0, 0), demand)
+    }
+
+    /// Counts the memory of a transaction's changes anew.
+    pub(crate) fn recount(&mut self, xid: Xid) {
+        let Some(transaction) = self.transactions.get_mut(&xid) else { return };
+        let size = if transaction.writes.is_empty() { 0 } else { transaction.writes.bytes() };
+        let old_size = std::mem::replace(&mut transaction.size, size);
+        self.uncommitted_size = self.uncommitted_size + size - old_size;
+    }
+
+    /// The running transaction with most changes in memory.
+    pub(crate) fn largest_transaction(&self) -> Option<Xid> {
+        let sized = self
+            .transactions
+            .iter()
+            .filter(|(xid, transaction)| transaction.size > 0 && !self.is_claiming(**xid));
+        sized.max_by_key(|(xid, transaction)| (transaction.size, **xid)).map(|(xid, _)| *xid)
+    }
+
+    /// Transactions that wait for a lock.
+    #[must_use]
+    pub fn lock_wait_count(&self) -> usize {
+        self.locks.waiting_count()
+    }
+
+    pub(crate) fn count_user_bytes(&mut self, size: usize) {
+        self.counts.user_bytes += size as u64;
+    }
+}
+
+/// The same changes, one version a key.
+pub(super) fn without_versions(writes: &DeltaMap, dropped: &mut DroppedRefs) -> DeltaMap {
+    let mut whole = DeltaMap::new();
+    for entry in writes.range(KeyRange::ALL) {
+        for (number, op) in entry.versions() {
+            dropped.extend(whole.insert(entry.key(), op, number, &[]));
+        }
+    }
+    debug_assert!(spill::keys_are_unique(&whole), "floors kept versions apart");
+    whole
+}

@@ -1,0 +1,50 @@
+//! The engine of Flagstone: floors 2 to 4, and the runtime that drives them on a device.
+//!
+//! **Unstable**: for the lab and for experiments. Everything here may change in any release. A program uses the crate
+//! `flagstone`, which shows what of this is meant to last.
+//!
+//! Owns the engine, which is pure state ([`Engine`]), and the runtime, which carries out its wishes on the space floor
+//! ([`Runtime`]). Never knows a type of the public interface: `flagstone` stands on this crate, and so does the lab.
+//!
+//! | to | use |
+//! | --- | --- |
+//! | run operations on the calling thread | [`Runtime::put`], [`Runtime::read`], [`Runtime::commit`] |
+//! | drive the engine by a clock of one's own | [`Runtime::engine`], [`Step`], [`Runtime::work_begin`], [`Runtime::flush_begin`] |
+//! | read a database that does not open | [`salvage`] |
+//! | build another engine on the same locks, log framing and nodes | [`lock`], [`log`], [`node`], [`Reads`] |
+#![warn(missing_docs)]
+
+mod appends;
+mod bugs;
+mod delta;
+mod engine;
+mod error;
+pub mod lock;
+pub mod log;
+pub mod node;
+mod options;
+mod runtime;
+pub mod salvage;
+mod sync;
+#[cfg(test)]
+mod testing;
+
+pub use appends::{AppendScheme, Appends, BadScheme};
+pub use bugs::SeededBug;
+pub use engine::{
+    CATALOG, Descriptor, Direction, Engine, EngineStats, Fetch, Fetched, LeafRows, LeafValue,
+    Memory, Read, ReadNumber, Reads, Row, RowValue, Savepoint, ScanRange, SnapshotId, Step, Stop,
+    Table, Ticket, Wait, id_of, successor, table_with_id,
+};
+pub use error::{Corruption, DecodeError, EngineError, IndexFault, OpenError, RowPart};
+pub use lock::Xid;
+pub use options::{
+    AbsentLeaf, Budget, Collection, CommitBy, Compaction, Durability, FileLock, FrameKind, MergeTo,
+    Options, OptionsError, PRESETS, Preset, RelocationFolding, Replacement, SplitTime, SuperGroup,
+    VerifyOnOpen, Victim, WearLevelling, WriteCount,
+};
+pub use runtime::{
+    Allowance, AtLimit, CheckFault, CheckReport, Flush, Meter, REGION_APPENDS, REGION_SYSTEM,
+    REGION_TABLES, REGION_VALUES, Reader, RecoveryReport, Runtime, SpaceGuard, WearBudget,
+    WearStatus, Work, space_options,
+};

@@ -1,0 +1,420 @@
+//! Snapshots that are kept under a name: made of a mapping that the space floor freezes, read without the engine.
+//!
+//! Owns the moment at which every commit is in the pages, and the nodes that were read last. Never writes a page.
+//!
+//! Invariants:
+//! - **T1** A kept snapshot has no changes beside its pages: it is made when all that was committed before
+//!   has reached the leaves, and nothing is committed meanwhile.
+//! - **T2** What is read of one is never what another page, or the same page of another moment, holds: nodes
+//!   are known by snapshot and page, and no snapshot is named as another was.
+//! - **T3** A table that the database gave out is read in a snapshot only where both call it the same: the number of
+//!   one that was dropped since may be another's.
+
+use std::collections::VecDeque;
+use std::sync::Arc;
+
+use flagstone_nand::Nand;
+use flagstone_space::{FROZEN_LABEL_SIZE_MAX, FrozenId, LogicalPage, SpaceError};
+use hashbrown::{HashMap, HashSet};
+
+use super::{Folding, Runtime};
+use crate::engine::{
+    CATALOG, CATALOG_ROOT, DEPTH_MAX, Descriptor, Direction, LeafRows, LeafValue, Read, ScanRange,
+    Seek, Table, TableOwner, check_node, end_of_child, named_root,
+};
+use crate::error::EngineError;
+use crate::node::{self, NodeView, ValueRef};
+
+/// Nodes of kept snapshots that stay in memory: paths to the leaves that are read in turn.
+const NODES_MAX: usize = 32;
+
+/// Times that everything is brought to the pages before a snapshot is given up, where no time brings more.
+const ROUNDS_MAX: u32 = 4;
+
+/// A node of a kept snapshot.
+#[derive(Debug)]
+struct KeptNode {
+    id: FrozenId,
+    page: LogicalPage,
+    image: Arc<[u8]>,
+}
+
+/// The tables of a kept snapshot.
+#[derive(Debug)]
+struct KeptTables {
+    /// Whom those belong to that the snapshot gives out.
+    owner: TableOwner,
+    roots: HashMap<u32, LogicalPage>,
+    /// Those that the database calls by the same name and number (T3).
+    shared: HashSet<u32>,
+}
+
+impl KeptTables {
+    /// The root of a table that the snapshot gave out, or `database` if that means the same one.
+    fn root_of(&self, table: Table, database: TableOwner) -> Result<LogicalPage, EngineError> {
+        if !table.is_of(database) {
+            table.inside(self.owner)?;
+        }
+        let root = *self.roots.get(&table.id).ok_or(EngineError::NoTable)?;
+        match table.is_of(database) && !self.shared.contains(&table.id) {
+            true => Err(EngineError::ForeignTable),
+            false => Ok(root),
+        }
+    }
+}
+
+/// What was read of kept snapshots last.
+#[derive(Debug, Default)]
+pub(super) struct KeptReads {
+    /// Most recently read last.
+    nodes: VecDeque<KeptNode>,
+    tables: HashMap<FrozenId, Arc<KeptTables>>,
+}
+
+impl KeptReads {
+    fn node(&mut self, id: FrozenId, page: LogicalPage) -> Option<Arc<[u8]>> {
+        let index = self.nodes.iter().position(|node| (node.id, node.page) == (id, page))?;
+        let node = self.nodes.remove(index)?;
+        let image = Arc::clone(&node.image);
+        self.nodes.push_back(node);
+        Some(image)
+    }
+
+    fn keep(&mut self, node: KeptNode) {
+        if self.nodes.len() >= NODES_MAX {
+            self.nodes.pop_front();
+        }
+        self.nodes.push_back(node);
+    }
+
+    fn forget(&mut self, id: FrozenId) {
+        self.nodes.retain(|node| node.id != id);
+        self.tables.remove(&id);
+    }
+}
+
+/// Commits wait while it lives.
+struct CommitBarrier<'a, D: Nand>(&'a Runtime<D>);
+
+impl<D: Nand> Drop for CommitBarrier<'_, D> {
+    fn drop(&mut self) {
+        self.0.engine().end_commit_barrier();
+        self.0.sleepers.wake_changed();
+    }
+}
+
+impl<D: Nand> Runtime<D> {
+    /// Keeps everything committed so far under `name`, durably (T1).
+    ///
+    /// # Errors
+    ///
+    /// `SnapshotExists`; `TooManySnapshots`; `Full` when the device has no room for its mapping, or for changes that have to reach
+    /// their pages; damage in one of those; the device failed.
+    pub fn keep_snapshot(&self, name: &str) -> Result<FrozenId, EngineError> {
+        self.engine().sound()?;
+        let (size, size_max) = (name.len(), FROZEN_LABEL_SIZE_MAX);
+        if size > size_max {
+            return Err(EngineError::NameTooLong { size, size_max });
+        }
+        self.require_no_snapshot(name)?;
+        // Most of it while others go on.
+        self.load_runs()?;
+        self.merge_now()?;
+        self.engine().begin_commit_barrier();
+        let _barrier = CommitBarrier(self);
+        self.load_runs()?;
+        for _ in 0..ROUNDS_MAX {
+            let committed = self.engine().last_commit();
+            self.wait_durable(committed)?;
+            self.merge_now()?;
+            if let Some(id) = self.freeze_at_rest(name)? {
+                return Ok(id);
+            }
+            self.advance()?;
+        }
+        // Changes of a page that does not read never reach it.
+        Err(self.engine().unreadable_error().unwrap_or(EngineError::Full))
+    }
+
+    /// Merges until the changes that left memory before their commit are back in it: as many at a time as fit.
+    pub(crate) fn load_runs(&self) -> Result<(), EngineError> {
+        let (mut least, mut idle) = (usize::MAX, 0);
+        loop {
+            let left = self.engine().ask_for_all_runs();
+            if left == 0 || idle > ROUNDS_MAX {
+                return Ok(());
+            }
+            idle = if left < least { 0 } else { idle + 1 };
+            least = least.min(left);
+            self.merge_now()?;
+            self.advance()?;
+        }
+    }
+
+    /// Freezes the mapping, if nothing of what was committed is elsewhere than in its pages.
+    fn freeze_at_rest(&self, name: &str) -> Result<Option<FrozenId>, EngineError> {
+        let _still = self.working.lock();
+        self.require_no_snapshot(name)?;
+        let mut space = self.space();
+        if !self.engine().is_all_in_pages() {
+            return Ok(None);
+        }
+        let frozen = space.freeze(name.as_bytes(), &mut Folding(&self.engine));
+        self.observe(&space);
+        match frozen {
+            Ok(id) => Ok(Some(id)),
+            Err(SpaceError::GroupOpen(_)) => Ok(None),
+            Err(SpaceError::TooManyFrozen) => Err(EngineError::TooManySnapshots),
+            // The record, or the device, has no room for its mapping.
+            Err(SpaceError::Full | SpaceError::NoRoom | SpaceError::TooLong { .. }) => {
+                Err(EngineError::Full)
+            }
+            Err(error) => self.poison_for(error.into()),
+        }
+    }
+
+    /// Gives a kept snapshot up, durably. On a device that is worn out, too: it may be of use again then.
+    ///
+    /// # Errors
+    ///
+    /// `NoSnapshot`; the device failed.
+    pub fn drop_snapshot(&self, name: &str) -> Result<(), EngineError> {
+        let sound = self.engine().sound();
+        // The space floor is sound then: what its record says are pages that count, whatever else was given up.
+        sound.or_else(|fault| if fault == EngineError::WornOut { Ok(()) } else { Err(fault) })?;
+        let id = self.kept_snapshot(name)?;
+        let mut space = self.space();
+        let thawed = space.thaw(id);
+        self.kept.lock().forget(id);
+        self.observe(&space);
+        match thawed {
+            Ok(()) => Ok(()),
+            Err(SpaceError::UnknownFrozen(_)) => Err(EngineError::NoSnapshot),
+            // It is gone, durably with the next checkpoint.
+            Err(SpaceError::Full | SpaceError::NoRoom) => Err(EngineError::Full),
+            Err(error) => self.poison_for(error.into()),
+        }
+    }
+
+    /// Names of kept snapshots, oldest first.
+    #[must_use]
+    pub fn kept_snapshots(&self) -> Vec<String> {
+        let frozen = self.space().frozen();
+        frozen.into_iter().map(|(_, label)| String::from_utf8_lossy(&label).into_owned()).collect()
+    }
+
+    /// The kept snapshot of that name.
+    ///
+    /// # Errors
+    ///
+    /// `NoSnapshot`.
+    pub fn kept_snapshot(&self, name: &str) -> Result<FrozenId, EngineError> {
+        let frozen = self.space().frozen();
+        let found = frozen.into_iter().find(|(_, label)| label == name.as_bytes());
+        found.map(|(id, _)| id).ok_or(EngineError::NoSnapshot)
+    }
+
+    fn require_no_snapshot(&self, name: &str) -> Result<(), EngineError> {
+        match self.kept_snapshot(name) {
+            Ok(_) => Err(EngineError::SnapshotExists),
+            Err(_) => Ok(()),
+        }
+    }
+
+    /// Reads `key` as the kept snapshot has it.
+    ///
+    /// # Errors
+    ///
+    /// `NoSnapshot` once it was given up, `NoTable` when it has none of that number, `ForeignTable` when that
+    /// was another's; damage.
+    pub(crate) fn get_kept(
+        &self,
+        id: FrozenId,
+        table: Table,
+        key: &[u8],
+        out: &mut Vec<u8>,
+    ) -> Result<Read, EngineError> {
+        self.engine_shared().check_key(key)?;
+        let image = self.kept_leaf(id, table, Seek::At(key))?;
+        let view = NodeView::trusted(&image);
+        out.clear();
+        let entry = view.search(key).ok().and_then(|index| view.entry(index));
+        match entry.map(|entry| entry.value) {
+            None => Ok(Read::Absent),
+            Some(ValueRef::Inline(bytes)) => {
+                out.extend_from_slice(bytes);
+                Ok(Read::Inline)
+            }
+            Some(ValueRef::Ref(descriptor)) => Ok(Read::Large(Descriptor::decode(descriptor)?)),
+        }
+    }
+
+    /// The rows of the leaf at the near end of `range`, and what is left of the range.
+    ///
+    /// # Errors
+    ///
+    /// As [`Runtime::get_kept`].
+    pub(crate) fn scan_kept(
+        &self,
+        id: FrozenId,
+        table: Table,
+        range: &ScanRange,
+        direction: Direction,
+        out: &mut LeafRows,
+    ) -> Result<Option<ScanRange>, EngineError> {
+        if range.is_empty() {
+            return Ok(None);
+        }
+        let image = self.kept_leaf(id, table, Seek::near(range, direction))?;
+        Ok(out.take_from(&NodeView::trusted(&image), range, direction))
+    }
+
+    /// Reads every row of a kept snapshot, its large values too; what does not read is handed to `fault`.
+    ///
+    /// # Errors
+    ///
+    /// Those that `fault` gives back.
+    pub(super) fn check_kept(
+        &self,
+        id: FrozenId,
+        mut fault: impl FnMut(LogicalPage, EngineError) -> Result<(), EngineError>,
+    ) -> Result<(), EngineError> {
+        let tables = match self.kept_tables(id) {
+            Ok(tables) => tables,
+            Err(error) => return fault(CATALOG_ROOT, error),
+        };
+        for (tree, root) in &tables.roots {
+            if let Err(error) = self.read_kept(id, Table::of(*tree)) {
+                fault(*root, error)?;
+            }
+        }
+        Ok(())
+    }
+
+    fn read_kept(&self, id: FrozenId, table: Table) -> Result<(), EngineError> {
+        let mut rows = LeafRows::default();
+        let mut rest = Some(ScanRange { low: Vec::new(), high: None });
+        while let Some(range) = rest {
+            rest = self.scan_kept(id, table, &range, Direction::Forward, &mut rows)?;
+            while let Some((_, value)) = rows.take() {
+                if let LeafValue::Large(descriptor) = value {
+                    self.load_value_of(Some(id), &descriptor?)?;
+                }
+            }
+        }
+        Ok(())
+    }
+
+    fn kept_leaf(
+        &self,
+        id: FrozenId,
+        table: Table,
+        seek: Seek<'_>,
+    ) -> Result<Arc<[u8]>, EngineError> {
+        let root = match table {
+            CATALOG => CATALOG_ROOT,
+            _ => self.kept_tables(id)?.root_of(table, self.engine_shared().table_owner())?,
+        };
+        let mut page = root;
+        let mut parent: Option<(Arc<[u8]>, usize)> = None;
+        for _ in 0..DEPTH_MAX {
+            let image = self.kept_node(id, table, page, parent.is_none())?;
+            let view = NodeView::trusted(&image);
+            let place = parent.as_ref().map(|(above, place)| (NodeView::trusted(above), *place));
+            check_node(table, page, &view, place.as_ref().map(|(view, place)| (view, *place)))?;
+            if view.is_leaf() {
+                return Ok(image);
+            }
+            let (place, child) = seek.child_of(page, &view)?;
+            (parent, page) = (Some((image, place)), child);
+        }
+        Err(EngineError::Corrupt { page: root, check: "tree is deeper than any tree can be" })
+    }
+
+    /// First key behind the leaf of `key`, as far as the way to it reads.
+    pub(crate) fn end_of_kept_leaf(
+        &self,
+        id: FrozenId,
+        table: Table,
+        key: &[u8],
+    ) -> Option<Vec<u8>> {
+        let mut page = match table {
+            CATALOG => CATALOG_ROOT,
+            _ => self
+                .kept_tables(id)
+                .ok()?
+                .root_of(table, self.engine_shared().table_owner())
+                .ok()?,
+        };
+        let mut end = None;
+        for depth in 0..DEPTH_MAX {
+            let Ok(image) = self.kept_node(id, table, page, depth == 0) else { return end };
+            let view = NodeView::trusted(&image);
+            end = end_of_child(&view, key);
+            match view.child_for(key) {
+                Some((_, child)) => page = child,
+                None => return end,
+            }
+        }
+        end
+    }
+
+    fn kept_node(
+        &self,
+        id: FrozenId,
+        table: Table,
+        page: LogicalPage,
+        is_root: bool,
+    ) -> Result<Arc<[u8]>, EngineError> {
+        if let Some(image) = self.kept.lock().node(id, page) {
+            return Ok(image);
+        }
+        let mut image = Vec::new();
+        let mut space = self.space();
+        let size = space.payload_size();
+        match space.read_frozen(id, page, &mut image) {
+            Ok(_) => image.resize(size, 0xFF),
+            // A root that was never written is an empty leaf.
+            Err(SpaceError::Unmapped(_)) if is_root => image = node::empty_leaf(table.id, size),
+            Err(error) => return Err(error.into()),
+        }
+        drop(space);
+        NodeView::parse(&image)
+            .map_err(|_| EngineError::Corrupt { page, check: "node does not parse" })?;
+        let image: Arc<[u8]> = image.into();
+        self.kept.lock().keep(KeptNode { id, page, image: Arc::clone(&image) });
+        Ok(image)
+    }
+
+    /// Whom the tables belong to that a kept snapshot gives out.
+    pub(crate) fn kept_owner(&self, id: FrozenId) -> Result<TableOwner, EngineError> {
+        Ok(self.kept_tables(id)?.owner)
+    }
+
+    /// The tables that the snapshot names, as its catalog has them.
+    fn kept_tables(&self, id: FrozenId) -> Result<Arc<KeptTables>, EngineError> {
+        if let Some(tables) = self.kept.lock().tables.get(&id) {
+            return Ok(Arc::clone(tables));
+        }
+        let now: HashMap<_, _> = self.catalog()?.into_iter().collect();
+        let number_now = |name: &[u8]| Some(named_root(name, now.get(name)?)?.0);
+        let (mut roots, mut shared) = (HashMap::new(), HashSet::new());
+        let mut rows = LeafRows::default();
+        let mut rest = Some(ScanRange { low: Vec::new(), high: None });
+        while let Some(range) = rest {
+            rest = self.scan_kept(id, CATALOG, &range, Direction::Forward, &mut rows)?;
+            while let Some((key, value)) = rows.take() {
+                let LeafValue::Inline(entry) = value else { continue };
+                let Some((number, root)) = named_root(key, entry) else { continue };
+                roots.insert(number, root);
+                if number_now(key) == Some(number) {
+                    shared.insert(number);
+                }
+            }
+        }
+        let found = Arc::new(KeptTables { owner: TableOwner::alone(), roots, shared });
+        // Whoever came first has given tables out already.
+        let mut kept = self.kept.lock();
+        Ok(Arc::clone(kept.tables.entry(id).or_insert(found)))
+    }
+}
