@@ -722,23 +722,10 @@ impl<D: Nand> Runtime<D> {
         }
     }
 
-    fn claim_page(&self, group: GroupId, mut write: PageWrite) -> Result<(), SpaceError> {
+    fn claim_page(&self, group: GroupId, write: PageWrite) -> Result<(), SpaceError> {
         let mut space = self.space();
         let begun_ns = space.busy_ns();
         space.ensure_room(1, &mut Folding(&self.engine))?;
-        if let Some(Append { onto, records }) = write.append.take() {
-            let collected_ns = space.busy_ns() - begun_ns;
-            let (page, lsn, form) = (write.page, write.lsn, Append::FORM);
-            let appended = space.append_in_group(group, page, &onto, lsn, form, &records)?;
-            if let Some(appended) = appended {
-                let cost_ns = space.busy_ns() - begun_ns - collected_ns;
-                let mut engine = self.engine();
-                engine.note_write_cost(0, collected_ns);
-                engine.note_append_cost(cost_ns);
-                engine.claim_appended(appended);
-                return Ok(());
-            }
-        }
         let (append_slots, region) = self.engine().placing_of(&write.image);
         let tag = WriteTag { append_slots, ..tag_of(write.lsn, region, Cause::Data) };
         let body = write.image.get(..space.payload_size_with(append_slots));

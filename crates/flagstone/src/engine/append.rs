@@ -39,15 +39,6 @@ pub(crate) struct Append {
     pub(crate) records: Vec<Vec<u8>>,
 }
 
-/// Whom an append is for.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Whose {
-    /// It holds durable changes, and counts as soon as it is made.
-    All,
-    /// It counts with the group that it belongs to.
-    Group,
-}
-
 impl Append {
     /// How changes are written down.
     pub(crate) const FORM: ChangeForm = ChangeForm::Runs;
@@ -101,18 +92,14 @@ impl Engine {
         table: Table,
         index: FrameIndex,
         image: &[u8],
-        whose: Whose,
     ) -> Option<Append> {
-        let AppendRoom { slots_max, record_size_max, grouped_size_max, .. } = self.append_room;
+        let AppendRoom { slots_max, record_size_max, .. } = self.append_room;
         if slots_max == 0 {
             return None;
         }
-        let size_max = match whose {
-            Whose::All => record_size_max,
-            Whose::Group => grouped_size_max,
-        };
         let frame = self.pool.frame(index);
-        let records = runs::encode(&frame.image, image, Append::FORM, slots_max.into(), size_max);
+        let records =
+            runs::encode(&frame.image, image, Append::FORM, slots_max.into(), record_size_max);
         let onto = frame.version.as_ref().filter(|_| frame.ahead.is_none()).map(|info| **info);
         let append = onto.zip(records.clone()).filter(|(onto, records)| {
             let left: usize = onto.append_slots.saturating_sub(onto.appends).into();
@@ -121,7 +108,7 @@ impl Engine {
         });
         if let Some(tree) = self.trees.get_mut(table.id as usize) {
             let is_small = records.is_some_and(|records| records.len() <= 1);
-            tree.habit.note(is_small, append.is_some());
+            tree.habit.note(is_small);
         }
         let is_wanted = self.region_of(table) == REGION_APPENDS && self.pool.costs.favour_appends();
         let (mut onto, mut records) = append.filter(|_| is_wanted)?;
@@ -132,23 +119,6 @@ impl Engine {
         // The unit may have been written before the table stood there.
         onto.region = REGION_APPENDS;
         Some(Append { onto, records })
-    }
-
-    /// Share of a page written, collection included, that an append costs: one where that is not known, or
-    /// none is made.
-    pub(crate) fn append_share(&self) -> f64 {
-        let append = self.pool.costs.append().filter(|_| self.append_room.slots_max > 0);
-        append.map_or(1.0, |append| (append / self.pool.costs.whole()).min(1.0))
-    }
-
-    /// Share of a page that writing a leaf of this table costs, as far as its latest merges tell.
-    pub(crate) fn share_expected(&self, table: Table) -> f64 {
-        if self.region_of(table) != REGION_APPENDS {
-            return 1.0;
-        }
-        let habit = self.trees.get(table.id as usize).map(|tree| tree.habit);
-        let fitting = habit.map_or(0.0, Habit::fitting);
-        1.0 - fitting * (1.0 - self.append_share())
     }
 
     /// Bytes of a page that a leaf of this table leaves free when it is split: those of the options, or as

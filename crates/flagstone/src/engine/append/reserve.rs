@@ -17,13 +17,11 @@ use flagstone_space::AppendRoom;
 pub(crate) struct Habit {
     /// Share of the latest merges whose change fits one slot.
     small: f64,
-    /// Share of the latest merges whose change fits the slots that its leaf had left.
-    fitting: f64,
 }
 
 impl Default for Habit {
     fn default() -> Self {
-        Self { small: 0.5, fitting: 0.5 }
+        Self { small: 0.5 }
     }
 }
 
@@ -87,15 +85,9 @@ fn mean_with_one(share: f64) -> f64 {
 const VICTIM_STEPS: u32 = 32;
 
 impl Habit {
-    /// A leaf was merged; whether its change fits one slot, and those that the leaf had left.
-    pub(crate) fn note(&mut self, is_small: bool, fits: bool) {
+    /// A leaf was merged; whether its change fits one slot.
+    pub(crate) fn note(&mut self, is_small: bool) {
         self.small += WEIGHT * (f64::from(u8::from(is_small)) - self.small);
-        self.fitting += WEIGHT * (f64::from(u8::from(fits)) - self.fitting);
-    }
-
-    /// Share of the merges that could be appends.
-    pub(crate) const fn fitting(self) -> f64 {
-        self.fitting
     }
 
     /// Slots to leave free with which a change costs least. A page is written as a whole once in
@@ -115,15 +107,14 @@ impl Habit {
 mod tests {
     use super::*;
 
-    const SLC: AppendRoom =
-        AppendRoom { slots_max: 3, slot_size: 512, record_size_max: 498, grouped_size_max: 493 };
+    const SLC: AppendRoom = AppendRoom { slots_max: 3, slot_size: 512, record_size_max: 498 };
     const IDLE: AppendCosts =
         AppendCosts { whole: 230.0, read: 80.0, append: 200.0, moves: 0.0, fill: 0.3 };
     const BUSY: AppendCosts = AppendCosts { whole: 900.0, moves: 1.5, fill: 0.8, ..IDLE };
 
     fn known(is_small: bool) -> Habit {
         let mut habit = Habit::default();
-        (0..1_000).for_each(|_| habit.note(is_small, is_small));
+        (0..1_000).for_each(|_| habit.note(is_small));
         habit
     }
 

@@ -8,7 +8,7 @@ use super::{
 };
 use crate::bugs::SeededBug;
 use crate::delta::{DeltaMap, KeyRange};
-use crate::engine::append::{Growth, Whose};
+use crate::engine::append::Growth;
 use crate::engine::descent::{Seek, corrupt};
 use crate::engine::pool::{Class, FrameIndex};
 use crate::engine::{Engine, MERGE_PAGES, Step, Table, Tree};
@@ -185,9 +185,7 @@ impl Engine {
         let is_buried =
             self.hides_from_snapshot(plan.upto) && !self.bugs.has(SeededBug::AppendBuries);
         let append = match plan.pages.first() {
-            Some(built) if !is_buried => {
-                self.append_onto(plan.table, index, &built.image, Whose::All)
-            }
+            Some(built) if !is_buried => self.append_onto(plan.table, index, &built.image),
             _ => None,
         };
         self.write_alone(plan, append)
