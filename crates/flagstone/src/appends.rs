@@ -1,6 +1,7 @@
-//! Which small changes are appended to the page that they belong to: the N x M scheme, by table.
+//! Which small changes are appended to the page that they belong to: the N x M scheme.
 //!
-//! Owns the text form of the option. What an append is, and which devices take them, is the space
+//! Owns the text form of the option. Schemes by table are those of the lab's classic engine, whose paper declares
+//! them: this engine refuses any. What an append is, and which devices take them, is the space
 //! floor's.
 
 use std::fmt;
@@ -119,7 +120,7 @@ impl FromStr for AppendScheme {
 pub struct Appends {
     /// Scheme of every other table.
     pub scheme: AppendScheme,
-    /// Tables by name, with their schemes.
+    /// Tables by name, with their schemes; for the lab's classic engine.
     pub tables: Vec<(String, AppendScheme)>,
 }
 
@@ -133,13 +134,8 @@ impl Appends {
     /// Scheme of the table called `name`.
     #[must_use]
     pub fn of(&self, name: &str) -> AppendScheme {
-        self.own(name.as_bytes()).unwrap_or(self.scheme)
-    }
-
-    /// Scheme that a table has for itself.
-    pub(crate) fn own(&self, name: &[u8]) -> Option<AppendScheme> {
-        let own = self.tables.iter().find(|(table, _)| table.as_bytes() == name);
-        own.map(|(_, scheme)| *scheme)
+        let own = self.tables.iter().find(|(table, _)| table == name);
+        own.map_or(self.scheme, |(_, scheme)| *scheme)
     }
 
     /// Slots that any page is written with, at most.
@@ -154,7 +150,7 @@ impl Appends {
         self.each().map(AppendScheme::records_min).max().unwrap_or_default()
     }
 
-    pub(crate) fn each(&self) -> impl Iterator<Item = AppendScheme> + '_ {
+    fn each(&self) -> impl Iterator<Item = AppendScheme> + '_ {
         self.tables.iter().map(|(_, scheme)| *scheme).chain([self.scheme])
     }
 }

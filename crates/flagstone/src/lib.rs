@@ -96,8 +96,8 @@ pub use options::{
     VerifyOnOpen, Victim, WearLevelling, WriteCount,
 };
 pub use runtime::{
-    CheckFault, CheckReport, Flush, REGION_APPENDS, REGION_SYSTEM, REGION_TABLES, REGION_VALUES,
-    RecoveryReport, Runtime, SpaceGuard, Work,
+    CheckFault, CheckReport, Flush, REGION_SYSTEM, REGION_TABLES, REGION_VALUES, RecoveryReport,
+    Runtime, SpaceGuard, Work,
 };
 pub use salvage::{
     DoubtCause, KeySpan, MissingCause, SalvageError, SalvageMethod, SalvageReport, SalvagedTable,

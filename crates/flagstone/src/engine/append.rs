@@ -14,7 +14,6 @@
 //!   measured.
 //! - **A5** A split leaves room in the leaves that it fills for as many slots as the table's merges are
 //!   worth by the same measure; a leaf that one page still holds is never split for that.
-//! - **A6** Only leaves of tables that stand in a region for it are appended to (`placing`).
 
 use flagstone_space::runs::{self, ChangeForm};
 use flagstone_space::{AppendRoom, LogicalPage, PageInfo};
@@ -23,13 +22,10 @@ use super::pool::FrameIndex;
 use super::{Engine, Table};
 use crate::appends::AppendScheme;
 use crate::node::NodeView;
-use crate::runtime::REGION_APPENDS;
 use reserve::AppendCosts;
 
-mod placing;
 mod reserve;
 
-pub(crate) use placing::{Growth, Rows};
 pub(crate) use reserve::Habit;
 
 /// Changes that make another image of a version on flash.
@@ -110,21 +106,18 @@ impl Engine {
             let is_small = records.is_some_and(|records| records.len() <= 1);
             tree.habit.note(is_small);
         }
-        let is_wanted = self.region_of(table) == REGION_APPENDS && self.pool.costs.favour_appends();
-        let (mut onto, mut records) = append.filter(|_| is_wanted)?;
+        let (onto, mut records) = append.filter(|_| self.pool.costs.favour_appends())?;
         if records.is_empty() {
             // What the leaf is complete to moves on all the same.
             records.push(Vec::new());
         }
-        // The unit may have been written before the table stood there.
-        onto.region = REGION_APPENDS;
         Some(Append { onto, records })
     }
 
     /// Bytes of a page that a leaf of this table leaves free when it is split: those of the options, or as
     /// many as appends are worth by what is measured (A5).
     pub(crate) fn reserve_of(&self, table: Table) -> usize {
-        match self.scheme_of(table) {
+        match self.options.append_scheme.scheme {
             AppendScheme::None => return 0,
             AppendScheme::Runs { records } => return self.append_room.size_of(records),
             AppendScheme::Auto | AppendScheme::Pairs { .. } => {}

@@ -38,7 +38,6 @@
 
 use flagstone_space::{GroupId, GroupSpan, LogicalPage, Lsn, PinId, Version};
 
-use super::append::Growth;
 use super::commit_costs::LeafBytes;
 use super::descent::{Seek, corrupt, end_of_child};
 use super::merge::{InstallJob, Next, OldBase, PageWrite, ReshapePlan, WriteJob};
@@ -92,7 +91,6 @@ struct ClaimedLeaf {
     base_lsn: Lsn,
     /// Entries more than before.
     grown: i64,
-    growth: Growth,
 }
 
 impl ClaimedLeaf {
@@ -404,9 +402,6 @@ impl Engine {
             Claimed::Leaf(_) => Some(self.group_of_claim()?),
             _ => None,
         };
-        if let Claimed::Leaf(claimed) = &claimed {
-            self.note_rows(claimed.0.table, claimed.0.growth);
-        }
         let Some(claim) = &mut self.claim else { return Ok(Next::Idle) };
         match (claimed, group) {
             (Claimed::Leaf(claimed), Some(group)) => {
@@ -544,7 +539,6 @@ impl Engine {
         };
         let is_root = self.root_of(table)? == place.page;
         let grown = merged.entry_count as i64 - view.count() as i64;
-        let growth = Growth::of(view, &changes, range, grown);
         if !merged.dropped_refs.is_empty() {
             return Ok(Claimed::Nothing);
         }
@@ -565,7 +559,6 @@ impl Engine {
                 rest: None,
                 grown,
                 frees: 0,
-                growth,
                 is_due: true,
             };
             return self.claimed_pages(xid, plan, inside);
@@ -575,7 +568,7 @@ impl Engine {
             // Its merge looks for a neighbour.
             return Ok(Claimed::Nothing);
         }
-        let leaf = ClaimedLeaf { table, page, low, high, upto, base_lsn, grown, growth };
+        let leaf = ClaimedLeaf { table, page, low, high, upto, base_lsn, grown };
         let lsn = match self.bugs.has(SeededBug::ClaimOverwritesNewer) {
             true => Lsn(upto.0 + 8),
             false => upto,
@@ -596,9 +589,7 @@ impl Engine {
         {
             return Ok(Claimed::Nothing);
         }
-        let (table, growth) = (plan.table, plan.growth);
         let Some(job) = self.claim_reshape(xid, plan)? else { return Ok(Claimed::Later) };
-        self.note_rows(table, growth);
         Ok(Claimed::Several(Box::new(job)))
     }
 

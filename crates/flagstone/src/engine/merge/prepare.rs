@@ -8,19 +8,10 @@ use super::{
 };
 use crate::bugs::SeededBug;
 use crate::delta::{DeltaMap, KeyRange};
-use crate::engine::append::Growth;
 use crate::engine::descent::{Seek, corrupt};
 use crate::engine::pool::{Class, FrameIndex};
 use crate::engine::{Engine, MERGE_PAGES, Step, Table, Tree};
 use crate::node::{self, Built, MergeRequest, Merged, NoOutline, NodeView};
-
-/// What a merge is counted as, once it is made.
-struct Merge {
-    table: Table,
-    deltas: u64,
-    /// What it does to the leaf's rows, where it changes any.
-    growth: Option<Growth>,
-}
 
 impl Engine {
     /// Merges the leaf that holds `key`, whatever that frees; none when it cannot be done now.
@@ -90,10 +81,11 @@ impl Engine {
             return Ok(is_due.then(|| self.single_job(index, plan)));
         }
         let beside = self.plans_beside(&plan, &target.beside)?;
-        let merged: Vec<_> = beside.iter().chain([&plan]).map(|plan| self.merge_of(plan)).collect();
+        let merged: Vec<_> =
+            beside.iter().chain([&plan]).map(|plan| self.count_deltas(plan)).collect();
         let job = self.reshape(plan, beside)?;
         if job.is_some() {
-            merged.into_iter().for_each(|merge| self.count_merge(merge));
+            merged.into_iter().for_each(|deltas| self.count_merge(deltas));
         }
         Ok(job)
     }
@@ -142,7 +134,6 @@ impl Engine {
         };
         let grown = entry_count as i64 - view.count() as i64;
         Ok(ReshapePlan {
-            growth: Growth::of(view, deltas, taken, grown),
             table,
             page,
             old: vec![base(taken.low, taken.high)],
@@ -180,8 +171,8 @@ impl Engine {
 
     /// The job of a leaf that keeps to its page, by an append where that carries it.
     fn single_job(&mut self, index: FrameIndex, plan: ReshapePlan) -> WriteJob {
-        let merge = self.merge_of(&plan);
-        self.count_merge(merge);
+        let deltas = self.count_deltas(&plan);
+        self.count_merge(deltas);
         let is_buried =
             self.hides_from_snapshot(plan.upto) && !self.bugs.has(SeededBug::AppendBuries);
         let append = match plan.pages.first() {
@@ -191,22 +182,17 @@ impl Engine {
         self.write_alone(plan, append)
     }
 
-    fn merge_of(&self, plan: &ReshapePlan) -> Merge {
+    /// Deltas that a merge takes.
+    fn count_deltas(&self, plan: &ReshapePlan) -> u64 {
         let range = KeyRange { low: &plan.low, high: plan.high.as_deref() };
         let tree = self.trees.get(plan.table.id as usize);
-        Merge {
-            table: plan.table,
-            deltas: tree.map_or(0, |tree| tree.deltas.range_totals(range, plan.upto).count as u64),
-            growth: plan.is_due.then_some(plan.growth),
-        }
+        tree.map_or(0, |tree| tree.deltas.range_totals(range, plan.upto).count as u64)
     }
 
-    fn count_merge(&mut self, merge: Merge) {
+    /// A merge of so many deltas is made.
+    fn count_merge(&mut self, deltas: u64) {
         self.counts.merges += 1;
-        self.counts.merged_deltas += merge.deltas;
-        if let Some(growth) = merge.growth {
-            self.note_rows(merge.table, growth);
-        }
+        self.counts.merged_deltas += deltas;
     }
 
     /// A merge that a leaf has to split for, with room for appends left in what the split fills; none
