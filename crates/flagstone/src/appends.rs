@@ -32,12 +32,12 @@ pub enum AppendScheme {
     },
     /// Records of byte runs, as many as they are worth; none on a device that does not carry them.
     ///
-    /// Tables leave room for as many as their observed changes are worth. Leaves with more room than that
-    /// take as many as fit behind their content, whatever the scheme, but in the lab's classic engine.
+    /// Leaves take as many as fit behind their content. In the lab's classic engine tables leave room for as many as
+    /// their observed changes are worth.
     Auto,
 }
 
-/// Slots that [`AppendScheme::Auto`] reserves at most.
+/// Slots that [`AppendScheme::Auto`] reserves at most, in the lab's classic engine.
 pub(crate) const AUTO_RECORDS_MAX: u8 = 3;
 
 impl AppendScheme {

@@ -49,7 +49,7 @@ pub(crate) use inner::{inner_with, join_inner};
 #[cfg(feature = "parts")]
 pub(crate) use insert::with_inserted;
 pub(crate) use merge::{
-    MergeRequest, Merged, NoOutline, fold_in_place, merge_leaf, merge_leaf_alone, merge_leaves,
+    MergeRequest, NoOutline, fold_in_place, merge_leaf, merge_leaf_alone, merge_leaves,
 };
 pub(crate) use view::{NodeView, Shape};
 

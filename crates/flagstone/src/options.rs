@@ -871,15 +871,14 @@ impl Options {
         }
     }
 
-    /// Checks that appends are byte runs, and those of all tables: pairs, and schemes by table, are for the lab's
-    /// classic engine.
+    /// Checks that leaves append or do not: how many, in which form and of which tables is for the lab's classic engine.
     pub(crate) fn require_own_appends(&self) -> Result<(), OptionsError> {
         let Appends { scheme, tables } = &self.append_scheme;
-        if !matches!(scheme, AppendScheme::Pairs { .. }) && tables.is_empty() {
+        if matches!(scheme, AppendScheme::None | AppendScheme::Auto) && tables.is_empty() {
             return Ok(());
         }
         let (option, value) = ("append_scheme", self.append_scheme.to_string());
-        let must = "auto, Nxruns or 0x0 with this preset; others are for those called ipa-…";
+        let must = "auto or 0x0 with this preset; others are for those called ipa-…";
         Err(OptionsError::OutOfRange { option, value, must })
     }
 }

@@ -7,7 +7,6 @@
 
 use flagstone_space::{LogicalPage, Lsn};
 
-use super::append::Habit;
 use super::dropped::Dropped;
 use super::merge::Reshaping;
 use super::owner::{Identity, Owner, TableOwner};
@@ -76,8 +75,6 @@ pub(crate) struct Tree {
     pub(crate) retained: snapshot::Retained,
     /// Entries of all leaves on flash, as far as counted.
     pub(crate) entry_count: i64,
-    /// What its merges say of appends.
-    pub(crate) habit: Habit,
     /// It was dropped, and something of it is left.
     pub(crate) dropped: Option<Box<Dropped>>,
 }
@@ -98,7 +95,6 @@ impl Tree {
             reshaping: Reshaping::None,
             retained: snapshot::Retained::default(),
             entry_count: 0,
-            habit: Habit::default(),
             dropped: None,
         }
     }

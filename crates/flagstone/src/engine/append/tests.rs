@@ -161,7 +161,7 @@ fn nothing_is_appended_where_that_is_not_carried_or_not_wanted() {
 /// Goal: schemes by table, and pairs, are refused: the lab's classic engine alone takes them.
 #[test]
 fn schemes_of_the_classic_engine_are_refused() {
-    for scheme in ["auto,t=0x0", "0x0,t=auto", "2x4"] {
+    for scheme in ["auto,t=0x0", "0x0,t=auto", "2x4", "1xruns"] {
         let options = Options { append_scheme: scheme.parse().unwrap(), ..options() };
         let refused = Database::create_on(chip("slc-2k"), &options).err();
         let is_told = refused.is_some_and(|error| error.to_string().contains("append_scheme"));

@@ -11,7 +11,7 @@ use crate::delta::{DeltaMap, KeyRange};
 use crate::engine::descent::{Seek, corrupt};
 use crate::engine::pool::{Class, FrameIndex};
 use crate::engine::{Engine, MERGE_PAGES, Step, Table, Tree};
-use crate::node::{self, Built, MergeRequest, Merged, NoOutline, NodeView};
+use crate::node::{self, Built, MergeRequest, NoOutline, NodeView};
 
 impl Engine {
     /// Merges the leaf that holds `key`, whatever that frees; none when it cannot be done now.
@@ -113,11 +113,6 @@ impl Engine {
             MergeRequest { tree: table.id, range: taken, upto, page_size: self.payload_size };
         let mut merged = node::merge_leaf(Some(view), deltas, request, &mut NoOutline)
             .map_err(|_| corrupt(page, "leaf does not merge with its deltas"))?;
-        if merged.pages.len() > 1
-            && let Some(roomy) = self.with_room(view, request, merged.pages.len())
-        {
-            merged = roomy;
-        }
         let mut entry_count = merged.entry_count;
         if let Some(end) = &end {
             let request = MergeRequest { range: KeyRange { low: end, ..range }, ..request };
@@ -154,7 +149,7 @@ impl Engine {
     fn end_of_merge(&self, table: Table, range: KeyRange<'_>, upto: Lsn) -> Option<Vec<u8>> {
         let deltas = &self.trees.get(table.id as usize)?.deltas;
         // Each page but the last is half full at least.
-        let most = self.split_max() * (self.payload_size - self.reserve_of(table)) / 2;
+        let most = self.split_max() * self.payload_size / 2;
         if deltas.bytes() <= most {
             return None;
         }
@@ -176,7 +171,7 @@ impl Engine {
         let is_buried =
             self.hides_from_snapshot(plan.upto) && !self.bugs.has(SeededBug::AppendBuries);
         let append = match plan.pages.first() {
-            Some(built) if !is_buried => self.append_onto(plan.table, index, &built.image),
+            Some(built) if !is_buried => self.append_onto(index, &built.image),
             _ => None,
         };
         self.write_alone(plan, append)
@@ -193,29 +188,6 @@ impl Engine {
     fn count_merge(&mut self, deltas: u64) {
         self.counts.merges += 1;
         self.counts.merged_deltas += deltas;
-    }
-
-    /// A merge that a leaf has to split for, with room for appends left in what the split fills; none
-    /// where that is not worth it, or takes pages that others may need.
-    fn with_room(
-        &self,
-        view: NodeView<'_>,
-        request: MergeRequest<'_>,
-        page_count: usize,
-    ) -> Option<Merged> {
-        if self.growth.is_reclaiming() {
-            // A commit waits for what merges leave free.
-            return None;
-        }
-        let table = Table::of(request.tree);
-        let reserve = self.reserve_of(table);
-        let deltas = &self.trees.get(table.id as usize).filter(|_| reserve > 0)?.deltas;
-        let request = MergeRequest { page_size: self.payload_size - reserve, ..request };
-        // What does not fit a smaller page needs the whole one.
-        let mut merged = node::merge_leaf(Some(view), deltas, request, &mut NoOutline).ok()?;
-        let more = merged.pages.len().saturating_sub(page_count) * self.payload_size;
-        merged.pages.iter_mut().for_each(|built| self.widen(&mut built.image));
-        (more == 0 || self.has_room_beside_growth(more)).then_some(merged)
     }
 
     /// The LSN that a merge prepared now is complete to: everything at or below is durable, and in
