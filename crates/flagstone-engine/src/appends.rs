@@ -1,6 +1,7 @@
-//! Which small changes are appended to the page that they belong to: the N x M scheme, by table.
+//! Which small changes are appended to the page that they belong to: the N x M scheme.
 //!
-//! Owns the text form of the option. What an append is, and which devices take them, is the space
+//! Owns the text form of the option. Schemes by table are those of the lab's classic engine, whose paper declares
+//! them: this engine refuses any. What an append is, and which devices take them, is the space
 //! floor's.
 
 use std::fmt;
@@ -31,12 +32,12 @@ pub enum AppendScheme {
     },
     /// Records of byte runs, as many as they are worth; none on a device that does not carry them.
     ///
-    /// Tables leave room for as many as their observed changes are worth. Leaves with more room than that
-    /// take as many as fit behind their content, whatever the scheme, but in the lab's classic engine.
+    /// Leaves take as many as fit behind their content. In the lab's classic engine tables leave room for as many as
+    /// their observed changes are worth.
     Auto,
 }
 
-/// Slots that [`AppendScheme::Auto`] reserves at most.
+/// Slots that [`AppendScheme::Auto`] reserves at most, in the lab's classic engine.
 pub(crate) const AUTO_RECORDS_MAX: u8 = 3;
 
 impl AppendScheme {
@@ -119,7 +120,7 @@ impl FromStr for AppendScheme {
 pub struct Appends {
     /// Scheme of every other table.
     pub scheme: AppendScheme,
-    /// Tables by name, with their schemes.
+    /// Tables by name, with their schemes; for the lab's classic engine.
     pub tables: Vec<(String, AppendScheme)>,
 }
 
@@ -133,13 +134,8 @@ impl Appends {
     /// Scheme of the table called `name`.
     #[must_use]
     pub fn of(&self, name: &str) -> AppendScheme {
-        self.own(name.as_bytes()).unwrap_or(self.scheme)
-    }
-
-    /// Scheme that a table has for itself.
-    pub(crate) fn own(&self, name: &[u8]) -> Option<AppendScheme> {
-        let own = self.tables.iter().find(|(table, _)| table.as_bytes() == name);
-        own.map(|(_, scheme)| *scheme)
+        let own = self.tables.iter().find(|(table, _)| table == name);
+        own.map_or(self.scheme, |(_, scheme)| *scheme)
     }
 
     /// Slots that any page is written with, at most.
@@ -154,7 +150,7 @@ impl Appends {
         self.each().map(AppendScheme::records_min).max().unwrap_or_default()
     }
 
-    pub(crate) fn each(&self) -> impl Iterator<Item = AppendScheme> + '_ {
+    fn each(&self) -> impl Iterator<Item = AppendScheme> + '_ {
         self.tables.iter().map(|(_, scheme)| *scheme).chain([self.scheme])
     }
 }

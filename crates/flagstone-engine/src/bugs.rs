@@ -35,8 +35,6 @@ pub enum SeededBug {
     ClaimBeforeDurable,
     /// D5: leaves that one leaf became commit a transaction that changed more.
     ClaimInPart,
-    /// D5: a record does not name what its group has appended.
-    AppendsUnnamed,
     /// D7: commits may fill the log, and nothing is left for the checkpoint that frees it.
     LogRoomGiven,
     /// D8: a reader's commit does not wait for what it read.
@@ -67,7 +65,7 @@ pub enum SeededBug {
 
 impl SeededBug {
     /// Every bug.
-    pub const ALL: [Self; 29] = [
+    pub const ALL: [Self; 28] = [
         Self::MergeBeforeDurable,
         Self::InstallBeforeDurable,
         Self::RecordBeforePages,
@@ -83,7 +81,6 @@ impl SeededBug {
         Self::CommitGroupsAtMount,
         Self::ClaimBeforeDurable,
         Self::ClaimInPart,
-        Self::AppendsUnnamed,
         Self::LogRoomGiven,
         Self::ReaderNotHeld,
         Self::AcknowledgeEarly,
@@ -114,10 +111,7 @@ impl SeededBug {
             | Self::ClaimOverwritesNewer => 2,
             Self::ReuseEpoch => 3,
             Self::SkipCopies | Self::SkipInnerNodes => 4,
-            Self::CommitGroupsAtMount
-            | Self::ClaimBeforeDurable
-            | Self::ClaimInPart
-            | Self::AppendsUnnamed => 5,
+            Self::CommitGroupsAtMount | Self::ClaimBeforeDurable | Self::ClaimInPart => 5,
             Self::LogRoomGiven => 7,
             Self::ReaderNotHeld | Self::AcknowledgeEarly => 8,
             Self::SkipTailCopy => 9,

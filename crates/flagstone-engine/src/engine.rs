@@ -361,7 +361,6 @@ struct Counts {
     copied_deltas: u64,
     spilled_pages: u64,
     claimed_pages: u64,
-    claimed_appends: u64,
     flag_commits: u64,
 }
 

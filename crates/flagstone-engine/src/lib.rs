@@ -44,7 +44,7 @@ pub use options::{
     VerifyOnOpen, Victim, WearLevelling, WriteCount,
 };
 pub use runtime::{
-    Allowance, AtLimit, CheckFault, CheckReport, Flush, Meter, REGION_APPENDS, REGION_SYSTEM,
-    REGION_TABLES, REGION_VALUES, Reader, RecoveryReport, Runtime, SpaceGuard, WearBudget,
-    WearStatus, Work, space_options,
+    Allowance, AtLimit, CheckFault, CheckReport, Flush, Meter, REGION_SYSTEM, REGION_TABLES,
+    REGION_VALUES, Reader, RecoveryReport, Runtime, SpaceGuard, WearBudget, WearStatus, Work,
+    space_options,
 };

@@ -50,7 +50,7 @@ pub use inner::inner_with;
 pub(crate) use inner::join_inner;
 pub use insert::with_inserted;
 pub(crate) use merge::{
-    MergeRequest, Merged, NoOutline, fold_in_place, merge_leaf, merge_leaf_alone, merge_leaves,
+    MergeRequest, NoOutline, fold_in_place, merge_leaf, merge_leaf_alone, merge_leaves,
 };
 pub use view::NodeView;
 pub(crate) use view::Shape;

@@ -350,8 +350,8 @@ pub struct Options {
     pub checkpoint_commits: u64,
     /// What commits transactions that change much.
     pub commit: CommitBy,
-    /// Which small changes are appended to the page that they belong to: with `auto` those of tables that
-    /// stand in a region for it, as their merges were seen to be. `auto,TABLE=0x0` places a table by hand.
+    /// Whether small changes are appended to the page that they belong to, where that costs less than a page: `auto`,
+    /// or not: `0x0`.
     pub append_scheme: Appends,
     /// Default durability of a commit.
     pub durability: Durability,
@@ -845,13 +845,14 @@ impl Options {
         }
     }
 
-    /// Checks that appends are byte runs: pairs are for the lab's classic engine.
+    /// Checks that leaves append or do not: how many, in which form and of which tables is for the lab's classic engine.
     pub(crate) fn require_own_appends(&self) -> Result<(), OptionsError> {
-        if !self.append_scheme.each().any(|it| matches!(it, AppendScheme::Pairs { .. })) {
+        let Appends { scheme, tables } = &self.append_scheme;
+        if matches!(scheme, AppendScheme::None | AppendScheme::Auto) && tables.is_empty() {
             return Ok(());
         }
         let (option, value) = ("append_scheme", self.append_scheme.to_string());
-        let must = "auto, Nxruns or 0x0 with this preset; others are for those called ipa-…";
+        let must = "auto or 0x0 with this preset; others are for those called ipa-…";
         Err(OptionsError::OutOfRange { option, value, must })
     }
 }

@@ -53,12 +53,10 @@ pub use wear::{Allowance, AtLimit, WearBudget, WearStatus};
 
 /// Counters of system pages: the catalog, and spilled changes.
 pub const REGION_SYSTEM: RegionId = RegionId(0);
-/// Inner nodes of tables, and leaves that are written as whole pages.
+/// Nodes of tables.
 pub const REGION_TABLES: RegionId = RegionId(1);
 /// Large values.
 pub const REGION_VALUES: RegionId = RegionId(2);
-/// Leaves of tables whose small changes are appended.
-pub const REGION_APPENDS: RegionId = RegionId(3);
 
 /// Target of the events: they are those of the database.
 const EVENTS: &str = "flagstone";
@@ -627,8 +625,8 @@ impl<D: Nand> Runtime<D> {
         space.ensure_room(count, &mut Folding(&self.engine))?;
         let pin = job.pin.and_then(|page| space.pin(page).ok());
         for write in &mut job.pages {
-            let (append_slots, region) = self.engine().placing_of(&write.image);
-            let tag = WriteTag { append_slots, ..tag_of(write.lsn, region, job.cause) };
+            let append_slots = self.engine().slots_behind(&write.image);
+            let tag = WriteTag { append_slots, ..tag_of(write.lsn, REGION_TABLES, job.cause) };
             let body = write.image.get(..space.payload_size_with(append_slots));
             let body = body.unwrap_or(&write.image);
             let info = if job.group == GroupId::NONE {
@@ -728,25 +726,12 @@ impl<D: Nand> Runtime<D> {
         }
     }
 
-    fn claim_page(&self, group: GroupId, mut write: PageWrite) -> Result<(), SpaceError> {
+    fn claim_page(&self, group: GroupId, write: PageWrite) -> Result<(), SpaceError> {
         let mut space = self.space();
         let begun_ns = space.busy_ns();
         space.ensure_room(1, &mut Folding(&self.engine))?;
-        if let Some(Append { onto, records }) = write.append.take() {
-            let collected_ns = space.busy_ns() - begun_ns;
-            let (page, lsn, form) = (write.page, write.lsn, Append::FORM);
-            let appended = space.append_in_group(group, page, &onto, lsn, form, &records)?;
-            if let Some(appended) = appended {
-                let cost_ns = space.busy_ns() - begun_ns - collected_ns;
-                let mut engine = self.engine();
-                engine.note_write_cost(0, collected_ns);
-                engine.note_append_cost(cost_ns);
-                engine.claim_appended(appended);
-                return Ok(());
-            }
-        }
-        let (append_slots, region) = self.engine().placing_of(&write.image);
-        let tag = WriteTag { append_slots, ..tag_of(write.lsn, region, Cause::Data) };
+        let append_slots = self.engine().slots_behind(&write.image);
+        let tag = WriteTag { append_slots, ..tag_of(write.lsn, REGION_TABLES, Cause::Data) };
         let body = write.image.get(..space.payload_size_with(append_slots));
         let written = space.write_claimed(group, write.page, body.unwrap_or(&write.image), &tag)?;
         let cost_ns = space.busy_ns() - begun_ns;

@@ -7,7 +7,6 @@
 //! last page of a unit    body ┃ slot 0 ┃ slot 1 ┃ …       each slot is a code word of the ECC
 //! slot                   form 1 │ length 2 │ LSN 7 │ changes │ CRC-32C 4 │ left erased
 //!                        the form's upper bit: the next slot belongs to the same append
-//! slot of a group        form 1 │ length 2 │ LSN 7 │ group 5 │ changes │ CRC-32C 4 │ left erased
 //! ```
 //!
 //! A1. A slot is programmed once: an append touches no code word that was programmed, and the body
@@ -24,8 +23,6 @@
 //! A5. A pinned version does not change, nor one that an open group has a later version of.
 //! A6. Behind a translation layer nothing but whole pages travels: the page is read, gets the slot, and is
 //!     written again at its address. A layer that programs it elsewhere instead costs more and loses nothing.
-//! A7. An append of an open group is the last one of its unit until the group is committed, and for ever
-//!     where it is given up.
 
 use alloc::vec::Vec;
 
@@ -43,9 +40,7 @@ use crate::layout::Layout;
 use crate::meta::{PageKind, PageMeta, Placement, RawMeta};
 use crate::runs::{self, ChangeForm};
 use crate::space::Space;
-use crate::{Cause, GroupId, LogicalPage, Lsn, PageInfo, SpaceBug, Version};
-
-mod grouped;
+use crate::{Cause, LogicalPage, Lsn, PageInfo, SpaceBug, Version};
 
 /// Slots that metadata and mapping count at most.
 pub const APPEND_SLOTS_MAX: u8 = 7;
@@ -57,17 +52,11 @@ const BODY_SIZE_MIN: usize = 64;
 const HEAD_SIZE: usize = 10;
 const CRC_SIZE: usize = 4;
 
-/// Bytes more before the changes of a record that belongs to a group.
-const GROUP_SIZE: usize = 5;
-
 const PAIRS: u8 = 1;
 const RUNS: u8 = 2;
 
 /// Bit of a record's form: another record of the same append follows.
 const MORE: u8 = 0x80;
-
-/// Bit of a record's form: it belongs to a group.
-const GROUPED: u8 = 0x40;
 
 /// What a device lacks for in-place appends.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
@@ -136,8 +125,6 @@ pub struct AppendRoom {
     pub slot_size: usize,
     /// Bytes of changes that each of them holds.
     pub record_size_max: usize,
-    /// Bytes of changes that each of them holds where it belongs to a group.
-    pub grouped_size_max: usize,
 }
 
 impl AppendRoom {
@@ -185,7 +172,7 @@ struct Change<'a> {
 
 impl Change<'_> {
     /// Whole slots, for the unit at `at` of that version.
-    fn encode(&self, at: u32, version: Version, group: GroupId, slot_size: usize) -> Vec<u8> {
+    fn encode(&self, at: u32, version: Version, slot_size: usize) -> Vec<u8> {
         let mut bytes = Vec::with_capacity(self.records.len() * slot_size);
         for (index, changes) in self.records.iter().enumerate() {
             let mut record = alloc::vec![0; HEAD_SIZE];
@@ -197,11 +184,6 @@ impl Change<'_> {
                 record[0] |= MORE;
             }
             put_uint(&mut record[3..HEAD_SIZE], self.lsn.0);
-            if group != GroupId::NONE {
-                record[0] |= GROUPED;
-                record.resize(HEAD_SIZE + GROUP_SIZE, 0);
-                put_uint(&mut record[HEAD_SIZE..], group.0);
-            }
             record.extend_from_slice(changes);
             let size = record.len() - HEAD_SIZE;
             put_uint(&mut record[1..3], size as u64);
@@ -231,15 +213,13 @@ fn crc_of(record: &[u8], at: u32, version: Version) -> u32 {
 struct Parsed<'a> {
     form: ChangeForm,
     lsn: Lsn,
-    /// Group that it belongs to, if any.
-    group: GroupId,
     changes: &'a [u8],
 }
 
 /// What the untrusted bytes of a slot say.
 fn parse(slot: &[u8], at: u32, version: Version) -> Option<Parsed<'_>> {
     let first = *slot.first()?;
-    let form = match first & !(MORE | GROUPED) {
+    let form = match first & !MORE {
         PAIRS => ChangeForm::Pairs { bytes_max: u8::MAX },
         RUNS => ChangeForm::Runs,
         _ => return None,
@@ -251,11 +231,7 @@ fn parse(slot: &[u8], at: u32, version: Version) -> Option<Parsed<'_>> {
         return None;
     }
     let (head, changes) = record.split_at_checked(HEAD_SIZE)?;
-    let group_size = if first & GROUPED != 0 { GROUP_SIZE } else { 0 };
-    // The record that commits the group names the append (X2); a copy that has it folded in names the group (X7).
-    let (group, changes) = changes.split_at_checked(group_size)?;
-    let (lsn, group) = (Lsn(get_uint(&head[3..])), GroupId(get_uint(group)));
-    Some(Parsed { form, lsn, group, changes })
+    Some(Parsed { form, lsn: Lsn(get_uint(&head[3..])), changes })
 }
 
 impl<D: Nand> Flash<D> {
@@ -274,15 +250,12 @@ impl<D: Nand> Flash<D> {
             let record = parse(slot, at, meta.version)?;
             runs::apply(image, record.form, record.changes).then_some(())?;
             meta.lsn = record.lsn;
-            if record.group != GroupId::NONE {
-                meta.group = record.group;
-            }
         }
         Some(meta)
     }
 
-    /// Records of the appends that stand whole on the unit at `at`, one behind the other. One of a group
-    /// counts where another follows (A7): elsewhere the log says whether it does. None counts that says more than `upto`.
+    /// Records of the appends that stand whole on the unit at `at`, one behind the other. None counts that says more
+    /// than `upto`.
     pub(crate) fn count_appends(
         &mut self,
         at: u32,
@@ -302,7 +275,7 @@ impl<D: Nand> Flash<D> {
             match self.read_data(page, data_offset, &mut slot) {
                 Ok(()) if parse(&slot, at, meta.version).is_some_and(|found| found.lsn <= upto) => {
                     // Of an append of several records all have to be there.
-                    let counts = slot.first().is_some_and(|form| form & (MORE | GROUPED) == 0);
+                    let counts = slot.first().is_some_and(|form| form & MORE == 0);
                     whole = if counts { index + 1 } else { whole };
                 }
                 Ok(()) | Err(NandError::Uncorrectable { .. }) => return Ok(whole),
@@ -365,7 +338,6 @@ impl<D: Nand> Space<D> {
             slots_max: slots_max.last().unwrap_or(0),
             slot_size: self.layout().append_slot_size(),
             record_size_max: self.append_size_max(),
-            grouped_size_max: self.append_size_max().saturating_sub(GROUP_SIZE),
         }
     }
 
@@ -392,7 +364,7 @@ impl<D: Nand> Space<D> {
         records: &[Vec<u8>],
     ) -> Result<Option<PageInfo>, SpaceError> {
         let change = Change { page, lsn, form, records };
-        if !self.append_to(expected, GroupId::NONE, &change)? {
+        if !self.append_to(expected, &change)? {
             return Ok(None);
         }
         self.map.append(page, records.len() as u8);
@@ -421,19 +393,14 @@ impl<D: Nand> Space<D> {
     }
 
     /// Programs records onto the unit that `expected` names; false when it takes none.
-    fn append_to(
-        &mut self,
-        expected: &PageInfo,
-        group: GroupId,
-        change: &Change<'_>,
-    ) -> Result<bool, SpaceError> {
+    fn append_to(&mut self, expected: &PageInfo, change: &Change<'_>) -> Result<bool, SpaceError> {
         self.ready()?;
-        if change.lsn < expected.lsn || !self.takes_append(expected, group, change) {
+        if change.lsn < expected.lsn || !self.takes_append(expected, change) {
             return Ok(false);
         }
         let (at, slots, count) = (expected.at, expected.append_slots, expected.appends);
         let slot_size = self.layout().append_slot_size();
-        let bytes = change.encode(at, expected.version, group, slot_size);
+        let bytes = change.encode(at, expected.version, slot_size);
         let last = at + self.layout().parts - 1;
         let Some(target) = self.layout().geometry.page_from_number(last) else { return Ok(false) };
         let data_offset = self.flash.slot_offset(slots, count);
@@ -451,7 +418,7 @@ impl<D: Nand> Space<D> {
     }
 
     /// Whether a page takes these records (A1, A3, A4, A5).
-    fn takes_append(&self, expected: &PageInfo, group: GroupId, change: &Change<'_>) -> bool {
+    fn takes_append(&self, expected: &PageInfo, change: &Change<'_>) -> bool {
         let (at, layout) = (expected.at, self.layout());
         let &Change { page, records, .. } = change;
         if self.map.get(page) != Some(at) || self.map.appends(page) != expected.appends {
@@ -460,8 +427,7 @@ impl<D: Nand> Space<D> {
         let block = self.blocks.get(self.blocks.block_of(at));
         let last = (at + layout.parts - 1) % layout.geometry.pages_per_block;
         let role = layout.capabilities.cell_role(last, layout.geometry.pages_per_block);
-        let group_size = if group == GroupId::NONE { 0 } else { GROUP_SIZE };
-        let size_max = self.append_size_max().saturating_sub(group_size);
+        let size_max = self.append_size_max();
         let left = usize::from(expected.append_slots.saturating_sub(expected.appends));
         (1..=left).contains(&records.len())
             && records.iter().all(|record| record.len() <= size_max)
@@ -469,7 +435,6 @@ impl<D: Nand> Space<D> {
             && (block.sequence >= self.first_sequence
                 || self.flash.bugs.has(SpaceBug::AppendsToOldUnits))
             && block.state != BlockState::Retired
-            && !self.is_append_blocked(at)
             && !matches!(role, CellRole::Msb { .. })
             && !self.pins.is_pinned(at)
             && !self.is_frozen(at)

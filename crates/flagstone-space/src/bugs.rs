@@ -37,10 +37,6 @@ pub enum SpaceBug {
     AppendsForgotten,
     /// A page of an earlier session takes appends: a cut may have left something in its slots (D11).
     AppendsToOldUnits,
-    /// The mapping counts an append of a group before the group is committed (D5).
-    OpenAppendsCount,
-    /// Relocation leaves an append of an open group behind (D6).
-    OpenAppendsLeft,
     /// A version that a snapshot has pinned may be erased once it is replaced (D15).
     PinsIgnored,
     /// A unit that a frozen mapping points to may be erased once its page is written anew (D15).
@@ -53,7 +49,7 @@ pub enum SpaceBug {
 
 impl SpaceBug {
     /// Every bug.
-    pub const ALL: [Self; 23] = [
+    pub const ALL: [Self; 21] = [
         Self::EraseBeforeSync,
         Self::DiesNotAwaited,
         Self::ReuseBeforeCheckpoint,
@@ -71,8 +67,6 @@ impl SpaceBug {
         Self::FlagErased,
         Self::AppendsForgotten,
         Self::AppendsToOldUnits,
-        Self::OpenAppendsCount,
-        Self::OpenAppendsLeft,
         Self::PinsIgnored,
         Self::FrozenIgnored,
         Self::FrozenNotFollowed,
@@ -89,10 +83,8 @@ impl SpaceBug {
             | Self::GroupsNotListed
             | Self::FlagErased
             | Self::GrownBlocksForgotten => 4,
-            Self::OpenAppendsCount => 5,
             Self::RelocationTakesNewVersion
             | Self::AppendsForgotten
-            | Self::OpenAppendsLeft
             | Self::FrozenNotFollowed
             | Self::ChecksumIgnored
             | Self::StaleSequenceAccepted => 6,

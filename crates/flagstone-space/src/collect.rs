@@ -163,10 +163,7 @@ impl<D: Nand> Space<D> {
     pub fn room(&self) -> u32 {
         let left = |stream| self.frontier(stream).map_or(0, |open| open.left(self.layout()));
         let free = self.blocks.free_count().saturating_sub(self.reserved_blocks(Claim::User));
-        let room = free * self.layout().units_per_block + left(Stream::Hot).min(left(Stream::Cold));
-        // Appends of open groups, and older versions on pinned units, may come to need units of their own.
-        let booked = self.groups.append_count() + self.pins.parted_count();
-        room.saturating_sub(u32::try_from(booked).unwrap_or(u32::MAX))
+        free * self.layout().units_per_block + left(Stream::Hot).min(left(Stream::Cold))
     }
 
     /// Does one unit of background work, if there is any: moves the rest of a failed block,
@@ -264,10 +261,6 @@ impl<D: Nand> Space<D> {
         let meta = self.read_unit_twice(at, image, ReadPurpose::Relocation)?;
         self.check_identity(at, &meta)?;
         let role = self.role(at, &meta);
-        self.move_pinned_out(at, &meta, cause)?;
-        if matches!(role, Role::Mapped | Role::Grouped) {
-            self.move_append_out(at, &meta, cause)?;
-        }
         if role == Role::Mapped {
             let is_held = self.pins.is_pinned(at) || self.is_frozen(at);
             let held = is_held.then(|| image.clone());
@@ -345,7 +338,6 @@ impl<D: Nand> Space<D> {
             copy.version = self.next_version();
         }
         let to = self.place(Stream::Cold, Claim::Reserve, copy, image, cause)?;
-        self.copies.put(to, true);
         self.flash.tally.region(meta.region).moves += 1;
         self.pins.relocate(at, to);
         self.frozen.relocate(meta.page, at, to);

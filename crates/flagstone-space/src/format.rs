@@ -9,7 +9,6 @@ use alloc::vec::Vec;
 
 use flagstone_nand::{BlockIndex, Nand, NandError};
 
-use crate::append::append_lack;
 use crate::blocks::{BlockState, BlockTable};
 use crate::error::{OptionFault, SpaceError};
 use crate::flash::Flash;
@@ -18,7 +17,7 @@ use crate::frozen::FrozenMaps;
 use crate::groups::Groups;
 use crate::layout::Layout;
 use crate::log::LogArea;
-use crate::mapping::{Bits, Mapping, UNMAPPED};
+use crate::mapping::{Mapping, UNMAPPED};
 use crate::meta::{PageKind, RawMeta};
 use crate::numbers::Numbers;
 use crate::options::SpaceOptions;
@@ -69,8 +68,6 @@ impl<D: Nand> Space<D> {
         numbers: Numbers,
     ) -> Self {
         let layout = &flash.layout;
-        let takes_appends = append_lack(&layout.geometry, &layout.capabilities, 1).is_none();
-        let unit_count = if takes_appends { layout.geometry.page_count() as usize } else { 0 };
         Self {
             map: Mapping::new(
                 layout.logical_pages,
@@ -100,9 +97,7 @@ impl<D: Nand> Space<D> {
             trimmed_unsaved: BTreeSet::new(),
             flags: BTreeMap::new(),
             suspects: Vec::new(),
-            append_blocked: BTreeMap::new(),
             lost_since: BTreeSet::new(),
-            copies: Bits::new(unit_count),
             worn: Vec::new(),
             level_credit: None,
             growth_refused: false,

@@ -86,9 +86,6 @@ impl<D: Nand> Space<D> {
             return Err(SpaceError::UnknownGroup(group));
         }
         self.check_write(page, payload, tag)?;
-        if let Some(append) = self.groups.remove_append(group, page) {
-            self.block_appends(append.at);
-        }
         let meta = PageMeta { standing, ..self.new_version(page, tag, group) };
         let at = self.place(tag.temperature.into(), Claim::User, meta, payload, tag.cause)?;
         let entry = GroupPage { at, version: meta.version, rank: Rank::Newest };
@@ -115,16 +112,10 @@ impl<D: Nand> Space<D> {
         self.read_at(entry.at, page, out).map(|meta| info_of(&meta, entry.at))
     }
 
-    /// Pages of which the open group holds a version. What it has appended is not among them.
+    /// Pages of which the open group holds a version.
     #[must_use]
     pub fn group_pages(&self, group: GroupId) -> Vec<LogicalPage> {
         self.groups.iter().filter(|page| page.group == group).map(|page| page.page).collect()
-    }
-
-    /// Appends of open groups: each may become a page of its group.
-    #[must_use]
-    pub fn open_append_count(&self) -> usize {
-        self.groups.append_count()
     }
 
     /// Whether a page of the group, or the version of one of `pages`, may have been in flight when power
@@ -144,17 +135,8 @@ impl<D: Nand> Space<D> {
     ///
     /// `UnknownGroup` when it has no pages.
     pub fn commit_group(&mut self, group: GroupId) -> Result<Vec<LogicalPage>, SpaceError> {
-        let appends = self.groups.remove_appends(group);
-        let pages = match self.groups.remove(group) {
-            None if appends.is_empty() => return Err(SpaceError::UnknownGroup(group)),
-            pages => pages.unwrap_or_default(),
-        };
-        let mut moved = Vec::with_capacity(pages.len() + appends.len());
-        for append in appends {
-            if self.count_append(&append) {
-                moved.push(append.page);
-            }
-        }
+        let pages = self.groups.remove(group).ok_or(SpaceError::UnknownGroup(group))?;
+        let mut moved = Vec::with_capacity(pages.len());
         for (page, entry) in pages {
             match entry.rank {
                 Rank::Newest => {
@@ -192,6 +174,16 @@ impl<D: Nand> Space<D> {
         Ok(())
     }
 
+    /// What is mapped is not what was valid last.
+    fn lose(&mut self, page: LogicalPage) {
+        if let Some(old) = self.map.clear(page) {
+            self.displace(old);
+            self.trimmed_unsaved.insert(old);
+        }
+        self.map.lose(page);
+        self.lost_since.insert(page);
+    }
+
     /// Whether what is mapped of a page is older than this version, or nothing is.
     fn is_older(&mut self, page: LogicalPage, version: Version) -> Result<bool, SpaceError> {
         let Some(at) = self.map.get(page) else { return Ok(true) };
@@ -206,10 +198,6 @@ impl<D: Nand> Space<D> {
     /// Forgets the pages of an open group. Until the next checkpoint a mount finds the group open again,
     /// so that its pages take their room until then.
     pub fn discard_group(&mut self, group: GroupId) {
-        self.groups
-            .remove_appends(group)
-            .into_iter()
-            .for_each(|append| self.block_appends(append.at));
         let Some(pages) = self.groups.remove(group) else { return };
         self.trimmed_unsaved.extend(pages.into_values().map(|entry| entry.at));
     }

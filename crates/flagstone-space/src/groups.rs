@@ -6,11 +6,9 @@
 //! G1. A page of an open group is live, and no mapping entry points to it.
 //! G2. A group keeps one version of a page: writing the page again drops the earlier one.
 //! G3. What a mount would find open now fits a record: another one comes before it does not.
-//! G4. An append of an open group stands on a unit that the mapping points to, in slots that it does not
-//!     count. Only memory knows of it: a mount has it from the record that commits the group.
-//! G5. `stretch_count` is how many entries of a record list the pages: those that follow each other share one.
+//! G4. `stretch_count` is how many entries of a record list the pages: those that follow each other share one.
 
-use alloc::collections::{BTreeMap, BTreeSet};
+use alloc::collections::BTreeMap;
 use alloc::vec::Vec;
 use core::ops::Bound;
 
@@ -33,24 +31,6 @@ pub(crate) struct GroupPage {
     pub(crate) at: u32,
     pub(crate) version: Version,
     pub(crate) rank: Rank,
-}
-
-/// An append that counts only once its group is committed.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct GroupAppend {
-    /// Page that it changes.
-    pub page: LogicalPage,
-    /// First physical page of the unit that it stands on.
-    pub at: u32,
-    /// Sequence of the unit's block: another life of the block holds another unit.
-    pub sequence: u32,
-    /// Slots of the unit that count once the group is committed.
-    pub count: u8,
-    /// Version that the append becomes if its unit has to move before: younger than the unit's, older than
-    /// those that were written since.
-    pub version: Version,
-    /// Version of the unit: whatever is older is not what was valid last. 0 where that is not known.
-    pub onto: Version,
 }
 
 /// Versions that a group has written of pages which follow each other: so do the versions.
@@ -89,31 +69,20 @@ type Pages = BTreeMap<LogicalPage, GroupPage>;
 pub(crate) struct Groups {
     groups: BTreeMap<GroupId, Pages>,
     page_count: usize,
-    /// Entries of a record that list them (G5).
+    /// Entries of a record that list them (G4).
     stretch_count: usize,
     /// Physical pages of a unit.
     parts: u8,
-    /// Appends of open groups, of each page in their order (G4): more than one after a mount alone.
-    appends: BTreeMap<LogicalPage, Vec<(GroupId, GroupAppend)>>,
-    append_count: usize,
     /// Entries for groups that were closed since the last record: a mount finds those open again (G3).
     closed_count: usize,
 }
 
 impl Groups {
     pub(crate) const fn new(parts: u8) -> Self {
-        Self {
-            groups: BTreeMap::new(),
-            page_count: 0,
-            stretch_count: 0,
-            parts,
-            appends: BTreeMap::new(),
-            append_count: 0,
-            closed_count: 0,
-        }
+        Self { groups: BTreeMap::new(), page_count: 0, stretch_count: 0, parts, closed_count: 0 }
     }
 
-    /// Changes a group's pages near `page`, and counts anew what stands around it (G5).
+    /// Changes a group's pages near `page`, and counts anew what stands around it (G4).
     fn change<T>(
         &mut self,
         group: GroupId,
@@ -133,43 +102,11 @@ impl Groups {
     }
 
     pub(crate) fn ids(&self) -> Vec<GroupId> {
-        let appended = self.appends.values().flatten().map(|(group, _)| group);
-        let ids: BTreeSet<_> = self.groups.keys().chain(appended).copied().collect();
-        ids.into_iter().collect()
+        self.groups.keys().copied().collect()
     }
 
     pub(crate) fn is_open(&self, group: GroupId) -> bool {
-        let mut appended = self.appends.values().flatten();
-        self.groups.contains_key(&group) || appended.any(|(other, _)| *other == group)
-    }
-
-    pub(crate) fn add_append(&mut self, group: GroupId, append: GroupAppend) {
-        let list = self.appends.entry(append.page).or_default();
-        list.push((group, append));
-        list.sort_by_key(|(_, append)| append.count);
-        self.append_count += 1;
-    }
-
-    /// Appends of open groups to the unit at `at`, which holds `page`, in their order.
-    pub(crate) fn appends_to(&self, page: LogicalPage, at: u32) -> Vec<(GroupId, GroupAppend)> {
-        let all = self.appends.get(&page).into_iter().flatten();
-        all.filter(|(_, append)| append.at == at).copied().collect()
-    }
-
-    /// Takes out the group's append to `page`.
-    pub(crate) fn remove_append(
-        &mut self,
-        group: GroupId,
-        page: LogicalPage,
-    ) -> Option<GroupAppend> {
-        let list = self.appends.get_mut(&page)?;
-        let index = list.iter().position(|(other, _)| *other == group)?;
-        let (_, append) = list.remove(index);
-        if list.is_empty() {
-            self.appends.remove(&page);
-        }
-        self.append_count -= 1;
-        Some(append)
+        self.groups.contains_key(&group)
     }
 
     /// Takes out the group's page, if it is that version.
@@ -184,22 +121,6 @@ impl Groups {
         self.page_count -= 1;
         self.closed_count += 1;
         Some(entry)
-    }
-
-    /// Takes out all appends of the group.
-    pub(crate) fn remove_appends(&mut self, group: GroupId) -> Vec<GroupAppend> {
-        let is_own = |list: &Vec<(GroupId, _)>| list.iter().any(|(other, _)| *other == group);
-        let pages = self.appends.iter().filter(|(_, list)| is_own(list));
-        let pages: Vec<_> = pages.map(|(page, _)| *page).collect();
-        let own: Vec<_> =
-            pages.into_iter().filter_map(|page| self.remove_append(group, page)).collect();
-        self.closed_count += own.len();
-        own
-    }
-
-    /// Appends of open groups.
-    pub(crate) const fn append_count(&self) -> usize {
-        self.append_count
     }
 
     pub(crate) fn get(&self, group: GroupId, page: LogicalPage) -> Option<GroupPage> {
@@ -249,13 +170,12 @@ impl Groups {
     /// Entries that the first record after a mount may have to have, and those of them that no record has
     /// once another one is written.
     pub(crate) const fn listed(&self) -> (usize, usize) {
-        // What is appended becomes a page where its unit has to move.
-        (self.stretch_count + self.append_count + self.closed_count, self.closed_count)
+        (self.stretch_count + self.closed_count, self.closed_count)
     }
 
     /// Entries that a record has now, at most.
     pub(crate) const fn listed_open(&self) -> usize {
-        self.stretch_count + self.append_count
+        self.stretch_count
     }
 
     /// A record stands that lists the open groups alone.
@@ -283,21 +203,20 @@ impl Groups {
     /// Whether an open group has a version of `page`.
     pub(crate) fn has_page(&self, page: LogicalPage) -> bool {
         let is_in = |pages: &BTreeMap<_, _>| pages.contains_key(&page);
-        self.page_count > 0 && self.groups.values().any(is_in) || self.appends.contains_key(&page)
+        self.page_count > 0 && self.groups.values().any(is_in)
     }
 
-    /// An open group that has a version of a page that is mapped or lost, or an append to one.
+    /// An open group that has a version of a page that is mapped or lost.
     pub(crate) fn on_known(&self, map: &Mapping) -> Option<GroupId> {
-        let appended = self.appends.values().flatten().map(|(group, _)| *group).next();
         let is_known = |it: &OpenGroupPage| map.get(it.page).is_some() || map.is_lost(it.page);
-        appended.or_else(|| self.iter().find(is_known).map(|it| it.group))
+        self.iter().find(is_known).map(|it| it.group)
     }
 
     pub(crate) fn iter(&self) -> impl Iterator<Item = OpenGroupPage> + '_ {
         self.groups.iter().flat_map(|(group, pages)| listed(*group, pages.iter()))
     }
 
-    /// Whether the counts are what the pages say (G5).
+    /// Whether the counts are what the pages say (G4).
     #[cfg(test)]
     pub(crate) fn is_counted(&self) -> bool {
         let of_group = |(group, pages): (&GroupId, &Pages)| stretches(*group, pages, self.parts);
@@ -332,7 +251,7 @@ fn count_stretches(pages: impl Iterator<Item = OpenGroupPage>, parts: u8) -> usi
     count
 }
 
-/// Entries that list a group's pages (G5). A stretch longer than an entry may be takes another one: those are few,
+/// Entries that list a group's pages (G4). A stretch longer than an entry may be takes another one: those are few,
 /// and left out.
 fn stretches(group: GroupId, pages: &Pages, parts: u8) -> usize {
     count_stretches(listed(group, pages.iter()), parts)
@@ -378,7 +297,7 @@ mod tests {
     }
 
     proptest! {
-        /// Goal (G5): the count is that of the pages after every change. Places and versions are those of the
+        /// Goal (G4): the count is that of the pages after every change. Places and versions are those of the
         /// page number and a little more, in units of two pages.
         #[test]
         fn entries_are_counted(acts in prop::collection::vec(act(), 0..60)) {

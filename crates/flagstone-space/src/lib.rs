@@ -71,7 +71,7 @@ pub use concurrent_io::{FlushTicket, ReadTicket, SyncTicket};
 pub use error::{Check, MountError, OptionFault, SpaceError, Structure};
 pub use flags::{FlagLack, flag_lack};
 pub use frozen::{FROZEN_LABEL_SIZE_MAX, FROZEN_MAX};
-pub use groups::{GroupAppend, GroupSpan};
+pub use groups::GroupSpan;
 pub use layout::{LogRoom, blocks_needed};
 pub use log::LogRead;
 pub use mount::MountReport;

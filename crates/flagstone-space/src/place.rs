@@ -91,7 +91,6 @@ impl<D: Nand> Space<D> {
     fn placed(&mut self, stream: Stream, at: u32, meta: PageMeta) -> Result<(), SpaceError> {
         self.blocks.placed_at = self.blocks.placed_at.max(self.flash.moment());
         self.blocks.add_live(at);
-        self.copies.put(at, false);
         let Some(frontier) = &mut self.frontiers[stream as usize] else { return Ok(()) };
         frontier.units.push(meta);
         if frontier.left(&self.flash.layout) == 0 {

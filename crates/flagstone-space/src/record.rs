@@ -23,7 +23,7 @@ use crate::{FROZEN_MAX, GroupId, LogicalPage, Version};
 const MAGIC: &[u8; 4] = b"FLAG";
 
 /// Version of everything this floor writes.
-pub(crate) const FORMAT_VERSION: u16 = 3;
+pub(crate) const FORMAT_VERSION: u16 = 4;
 
 /// Bytes in the record of pages of an open group that follow each other, or of a single one.
 pub const OPEN_GROUP_PAGE_SIZE: usize = 24;

@@ -24,7 +24,7 @@ use crate::groups::Groups;
 use crate::layout::Layout;
 use crate::level::LevelCredit;
 use crate::log::LogArea;
-use crate::mapping::{Bits, Mapping, UNMAPPED};
+use crate::mapping::{Mapping, UNMAPPED};
 use crate::meta::{Origin, PageKind, PageMeta, Standing};
 use crate::numbers::Numbers;
 use crate::options::SpaceOptions;
@@ -96,12 +96,8 @@ pub struct Space<D> {
     /// Units whose flag commits a group that no durable record covers yet.
     pub(crate) flags: BTreeMap<u32, GroupId>,
     pub(crate) suspects: Vec<Suspect>,
-    /// Units with an append that never counts, and the sequences of their blocks: they take no others.
-    pub(crate) append_blocked: BTreeMap<u32, u32>,
     /// Pages that records of this restart say are lost: each belongs to its last writer only.
     pub(crate) lost_since: BTreeSet<LogicalPage>,
-    /// Units that are copies of others: a mount may find either.
-    pub(crate) copies: Bits,
     /// Units that needed many corrections.
     pub(crate) worn: Vec<u32>,
     /// Budget of wear levelling in this session.
@@ -531,7 +527,6 @@ impl<D: Nand> Space<D> {
             (Some(count), _) => count,
             (None, true) => map.appends(meta.page),
             (None, false) => {
-                // Pins from before an append hold an older version, which moves by itself (N1).
                 let held = frozen.appends(meta.page, at).or_else(|| pins.appends(at));
                 held.unwrap_or(0)
             }

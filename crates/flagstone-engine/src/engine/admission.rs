@@ -225,7 +225,7 @@ impl Engine {
         if !self.has_deltas() && self.runs.is_empty() {
             self.growth = Growth::default();
         }
-        if growth == 0 || self.has_room_for(self.growth.bytes + growth) {
+        if growth == 0 || self.has_room_beside_growth(growth) {
             self.growth.is_reclaiming = false;
             return Ok(());
         }

@@ -1,7 +1,6 @@
 //! In-place appends: small changes of a leaf go onto the physical page that holds it.
 //!
-//! Owns which merges end so, and what leaves leave free for it. How appends stand on flash, and which
-//! pages take them, is the space floor's.
+//! Owns which merges end so. How appends stand on flash, and which pages take them, is the space floor's.
 //!
 //! - **A1** A leaf is written with as many slots as fit behind its content: they cost nothing, and the
 //!   next image that needs their room is written as a whole.
@@ -12,40 +11,19 @@
 //!   written elsewhere (rule D15).
 //! - **A4** An append is made only while it costs less than a page with its share of collection, both as
 //!   measured.
-//! - **A5** A split leaves room in the leaves that it fills for as many slots as the table's merges are
-//!   worth by the same measure; a leaf that one page still holds is never split for that.
-//! - **A6** Only leaves of tables that stand in a region for it are appended to (`placing`).
 
 use flagstone_space::runs::{self, ChangeForm};
 use flagstone_space::{AppendRoom, LogicalPage, PageInfo};
 
+use super::Engine;
 use super::pool::FrameIndex;
-use super::{Engine, Table};
-use crate::appends::AppendScheme;
 use crate::node::NodeView;
-use crate::runtime::REGION_APPENDS;
-use reserve::AppendCosts;
-
-mod placing;
-mod reserve;
-
-pub(crate) use placing::{Growth, Rows};
-pub(crate) use reserve::Habit;
 
 /// Changes that make another image of a version on flash.
 #[derive(Debug)]
 pub(crate) struct Append {
     pub(crate) onto: PageInfo,
     pub(crate) records: Vec<Vec<u8>>,
-}
-
-/// Whom an append is for.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Whose {
-    /// It holds durable changes, and counts as soon as it is made.
-    All,
-    /// It counts with the group that it belongs to.
-    Group,
 }
 
 impl Append {
@@ -96,80 +74,24 @@ impl Engine {
 
     /// How the version that a frame is a copy of becomes `image`; none when a page costs less, or has to
     /// be written.
-    pub(crate) fn append_onto(
-        &mut self,
-        table: Table,
-        index: FrameIndex,
-        image: &[u8],
-        whose: Whose,
-    ) -> Option<Append> {
-        let AppendRoom { slots_max, record_size_max, grouped_size_max, .. } = self.append_room;
-        if slots_max == 0 {
+    pub(crate) fn append_onto(&self, index: FrameIndex, image: &[u8]) -> Option<Append> {
+        let frame = self.pool.frame(index);
+        let onto = **frame.version.as_ref().filter(|_| frame.ahead.is_none())?;
+        let left = onto.append_slots.saturating_sub(onto.appends).min(self.append_room.slots_max);
+        let size = self.payload_size - self.append_room.size_of(onto.append_slots);
+        if left == 0
+            || NodeView::trusted(image).used_bytes() > size
+            || !self.pool.costs.favour_appends()
+        {
             return None;
         }
-        let size_max = match whose {
-            Whose::All => record_size_max,
-            Whose::Group => grouped_size_max,
-        };
-        let frame = self.pool.frame(index);
-        let records = runs::encode(&frame.image, image, Append::FORM, slots_max.into(), size_max);
-        let onto = frame.version.as_ref().filter(|_| frame.ahead.is_none()).map(|info| **info);
-        let append = onto.zip(records.clone()).filter(|(onto, records)| {
-            let left: usize = onto.append_slots.saturating_sub(onto.appends).into();
-            let size = self.payload_size - self.append_room.size_of(onto.append_slots);
-            records.len() <= left && NodeView::trusted(image).used_bytes() <= size
-        });
-        if let Some(tree) = self.trees.get_mut(table.id as usize) {
-            let is_small = records.is_some_and(|records| records.len() <= 1);
-            tree.habit.note(is_small, append.is_some());
-        }
-        let is_wanted = self.region_of(table) == REGION_APPENDS && self.pool.costs.favour_appends();
-        let (mut onto, mut records) = append.filter(|_| is_wanted)?;
+        let (form, size_max) = (Append::FORM, self.append_room.record_size_max);
+        let mut records = runs::encode(&frame.image, image, form, left.into(), size_max)?;
         if records.is_empty() {
             // What the leaf is complete to moves on all the same.
             records.push(Vec::new());
         }
-        // The unit may have been written before the table stood there.
-        onto.region = REGION_APPENDS;
         Some(Append { onto, records })
-    }
-
-    /// Share of a page written, collection included, that an append costs: one where that is not known, or
-    /// none is made.
-    pub(crate) fn append_share(&self) -> f64 {
-        let append = self.pool.costs.append().filter(|_| self.append_room.slots_max > 0);
-        append.map_or(1.0, |append| (append / self.pool.costs.whole()).min(1.0))
-    }
-
-    /// Share of a page that writing a leaf of this table costs, as far as its latest merges tell.
-    pub(crate) fn share_expected(&self, table: Table) -> f64 {
-        if self.region_of(table) != REGION_APPENDS {
-            return 1.0;
-        }
-        let habit = self.trees.get(table.id as usize).map(|tree| tree.habit);
-        let fitting = habit.map_or(0.0, Habit::fitting);
-        1.0 - fitting * (1.0 - self.append_share())
-    }
-
-    /// Bytes of a page that a leaf of this table leaves free when it is split: those of the options, or as
-    /// many as appends are worth by what is measured (A5).
-    pub(crate) fn reserve_of(&self, table: Table) -> usize {
-        match self.scheme_of(table) {
-            AppendScheme::None => return 0,
-            AppendScheme::Runs { records } => return self.append_room.size_of(records),
-            AppendScheme::Auto | AppendScheme::Pairs { .. } => {}
-        }
-        let costs = &self.pool.costs;
-        let habit = self.trees.get(table.id as usize).map(|tree| tree.habit);
-        let (Some(habit), Some(append)) = (habit, costs.append()) else { return 0 };
-        let prices = AppendCosts {
-            whole: costs.whole(),
-            read: costs.read(),
-            append,
-            moves: self.view.moves_per_write,
-            fill: self.view.taken_pages as f64 / self.view.capacity_pages.max(1) as f64,
-        };
-        self.append_room.size_of(habit.slots(self.append_room, self.payload_size, prices))
     }
 }
 

@@ -7,13 +7,11 @@
 
 use flagstone_space::{LogicalPage, Lsn};
 
-use super::append::{Habit, Rows};
 use super::dropped::Dropped;
 use super::merge::Reshaping;
 use super::owner::{Identity, Owner, TableOwner};
 use super::structure::Structure;
 use super::{Engine, Read, Step, Stop, snapshot};
-use crate::appends::AppendScheme;
 use crate::delta::{DeltaMap, DeltaSize, Op};
 use crate::error::EngineError;
 use crate::lock::{Mode, Target, Xid};
@@ -89,12 +87,6 @@ pub(crate) struct Tree {
     pub(crate) retained: snapshot::Retained,
     /// Entries of all leaves on flash, as far as counted.
     pub(crate) entry_count: i64,
-    /// What its merges say of appends.
-    pub(crate) habit: Habit,
-    /// What its merges say of how it grows.
-    pub(crate) rows: Rows,
-    /// Scheme of appends that the options have for its name, if one of its own.
-    pub(crate) declared: Option<AppendScheme>,
     /// It was dropped, and something of it is left.
     pub(crate) dropped: Option<Box<Dropped>>,
 }
@@ -115,9 +107,6 @@ impl Tree {
             reshaping: Reshaping::None,
             retained: snapshot::Retained::default(),
             entry_count: 0,
-            habit: Habit::default(),
-            rows: Rows::default(),
-            declared: None,
             dropped: None,
         }
     }
@@ -219,9 +208,8 @@ impl Engine {
             return Err(stop);
         }
         self.transaction(xid)?.created.push(table);
-        let declared = self.options.append_scheme.own(name.as_bytes());
         if let Some(slot) = self.tree_slot(table.id) {
-            (slot.root, slot.declared) = (Some(root), declared);
+            slot.root = Some(root);
         }
         Ok(table.owned_by(self.table_owner()))
     }
@@ -255,9 +243,8 @@ impl Engine {
     /// Registers a tree that the catalog names; restart calls it once for each entry.
     pub(crate) fn register_tree(&mut self, key: &[u8], entry: &[u8]) -> Option<LogicalPage> {
         let (table, root) = decode_entry(entry)?;
-        let declared = self.options.append_scheme.own(key);
         let tree = self.tree_slot(table.id)?;
-        (tree.root, tree.declared) = (Some(root), declared);
+        tree.root = Some(root);
         if !is_name(key) {
             self.mark_dropped(table, Lsn::ZERO);
         }

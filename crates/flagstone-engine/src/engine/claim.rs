@@ -1,8 +1,7 @@
 //! Claims: large transactions that commit with the leaves they changed, not with a log of the changes.
 //!
 //! A commit that would fill log pages writes the new images of the leaves that it changed much, under
-//! a group of its own, once: as a page, or as an append to the page that holds the leaf, where that costs
-//! less. What of it is not worth that, or needs more than one page, is logged.
+//! a group of its own, once. What of it is not worth that, or needs more than one page, is logged.
 //!
 //! ```text
 //!              what it is      leaf after leaf:              last page
@@ -34,14 +33,11 @@
 //! - **Q4** One claim at a time; others that want one wait for it, and it waits for no transaction.
 //! - **Q5** A leaf that becomes several is claimed when the transaction changed nothing else: the record
 //!   that installs the new leaves is then its commit point, and holds none of its content.
-//! - **Q6** No mount finds what was appended: the record that commits the group names each append, so a
-//!   claim that has appended is never committed by a flag.
-//! - **Q7** The marker in front of the record names the pages of the claim: a leaf that damage took since is lost, and
+//! - **Q6** The marker in front of the record names the pages of the claim: a leaf that damage took since is lost, and
 //!   not what it was before.
 
-use flagstone_space::{GroupAppend, GroupId, GroupSpan, LogicalPage, Lsn, PinId, Version};
+use flagstone_space::{GroupId, GroupSpan, LogicalPage, Lsn, PinId, Version};
 
-use super::append::{Append, Growth, Whose};
 use super::commit_costs::LeafBytes;
 use super::descent::{Seek, corrupt, end_of_child};
 use super::merge::{InstallJob, Next, OldBase, PageWrite, ReshapePlan, WriteJob};
@@ -57,9 +53,6 @@ use crate::options::CommitBy;
 
 /// Inner nodes that may have to be written with the leaves that one leaf becomes, one a level.
 const INNER_PAGES: usize = 4;
-
-/// Bytes of log that the name of an append takes, at most.
-const APPEND_NAME_SIZE_MAX: usize = 30;
 
 /// Bytes of log that the name of a span of pages takes, at most.
 const SPAN_NAME_SIZE_MAX: usize = 20;
@@ -98,7 +91,6 @@ struct ClaimedLeaf {
     base_lsn: Lsn,
     /// Entries more than before.
     grown: i64,
-    growth: Growth,
 }
 
 impl ClaimedLeaf {
@@ -119,9 +111,7 @@ pub(crate) struct Claim {
     /// Some of its changes have to be logged.
     has_rest: bool,
     leaves: Vec<ClaimedLeaf>,
-    /// Of these, what took no page: appends that its record has to name (Q6).
-    appends: Vec<GroupAppend>,
-    /// And what took pages (Q7).
+    /// Their pages, as versions that its record names (Q6).
     pages: Vec<GroupSpan>,
     /// The one leaf that became several, once they are on flash.
     reshaped: Option<InstallJob>,
@@ -313,9 +303,10 @@ impl Engine {
         loop {
             let own = self.transaction(xid)?;
             let Some(key) = first_from(&own.writes, &own.prospect.looked) else { return Ok(None) };
-            let (gain, keys) = (own.prospect.gain, own.writes.len());
+            let gain = own.prospect.gain;
             let left = changes.saturating_sub(own.prospect.looked_bytes);
-            if self.options.commit == CommitBy::Auto && gain + self.gain_max(left, keys) < 1.0 {
+            let gain_max = gain + self.commit_costs.log_pages(left, self.view.log_page_size);
+            if self.options.commit == CommitBy::Auto && gain_max < 1.0 {
                 return Ok(None);
             }
             let (table, user_key) = split_private_key(&key);
@@ -323,8 +314,7 @@ impl Engine {
             let range = KeyRange { low: &place.low, high: place.high.as_deref() };
             let (low, high) = private_bounds(table, range);
             let inside = KeyRange { low: &low, high: Some(&high) };
-            let share = self.share_expected(table);
-            let gain = self.gain_of(xid, table, &place, inside, share)?;
+            let gain = self.gain_of(xid, table, &place, inside)?;
             let own = self.transaction(xid)?;
             let looked_bytes = own.writes.range_bytes(inside);
             let prospect = &mut own.prospect;
@@ -340,13 +330,6 @@ impl Engine {
         }
     }
 
-    /// Programs that claims of at most so many leaves with changes of `bytes` may save.
-    fn gain_max(&self, bytes: usize, leaves: usize) -> f64 {
-        let cheapest = LeafBytes { own: bytes, others: 0, share: self.append_share() };
-        let moves = self.view.moves_per_write;
-        self.commit_costs.gain_max(cheapest, leaves, self.view.log_page_size, moves)
-    }
-
     fn begin_claim(&mut self, xid: Xid, next: Vec<u8>) {
         let first = self.transactions.get(&xid).and_then(|own| first_from(&own.writes, &[]));
         let phase = Phase::Settling(self.committed);
@@ -358,7 +341,6 @@ impl Engine {
             has_rest: first.as_ref() != Some(&next),
             next: Some(next),
             leaves: Vec::new(),
-            appends: Vec::new(),
             pages: Vec::new(),
             reshaped: None,
         });
@@ -420,9 +402,6 @@ impl Engine {
             Claimed::Leaf(_) => Some(self.group_of_claim()?),
             _ => None,
         };
-        if let Claimed::Leaf(claimed) = &claimed {
-            self.note_rows(claimed.0.table, claimed.0.growth);
-        }
         let Some(claim) = &mut self.claim else { return Ok(Next::Idle) };
         match (claimed, group) {
             (Claimed::Leaf(claimed), Some(group)) => {
@@ -472,14 +451,13 @@ impl Engine {
     }
 
     /// Programs that a leaf's claim saves; none or less when its changes are better in the log. A whole
-    /// one where the options ask for claims. Writing the leaf costs this share of a page.
+    /// one where the options ask for claims.
     fn gain_of(
         &self,
         xid: Xid,
         table: Table,
         place: &LeafPlace,
         inside: KeyRange<'_>,
-        share: f64,
     ) -> Step<f64> {
         let Some(writes) = self.transactions.get(&xid).map(|own| &own.writes) else {
             return Ok(0.0);
@@ -501,7 +479,7 @@ impl Engine {
         }
         let range = KeyRange { low: &place.low, high: place.high.as_deref() };
         let others = self.tree(table)?.deltas.range_bytes(range);
-        let leaf = LeafBytes { own, others, share };
+        let leaf = LeafBytes { own, others };
         Ok(self.commit_costs.gain(leaf, self.view.log_page_size, self.view.moves_per_write))
     }
 
@@ -523,9 +501,8 @@ impl Engine {
         let Some(xid) = self.claim.as_ref().map(|claim| claim.xid) else {
             return Ok(Claimed::Nothing);
         };
-        let share = self.share_expected(table);
         if self.is_left_alone(xid, place.page, inside)
-            || self.gain_of(xid, table, place, inside, share)? <= 0.0
+            || self.gain_of(xid, table, place, inside)? <= 0.0
         {
             return Ok(Claimed::Nothing);
         }
@@ -562,7 +539,6 @@ impl Engine {
         };
         let is_root = self.root_of(table)? == place.page;
         let grown = merged.entry_count as i64 - view.count() as i64;
-        let growth = Growth::of(view, &changes, range, grown);
         if !merged.dropped_refs.is_empty() {
             return Ok(Claimed::Nothing);
         }
@@ -583,7 +559,6 @@ impl Engine {
                 rest: None,
                 grown,
                 frees: 0,
-                growth,
                 is_due: true,
             };
             return self.claimed_pages(xid, plan, inside);
@@ -593,37 +568,13 @@ impl Engine {
             // Its merge looks for a neighbour.
             return Ok(Claimed::Nothing);
         }
-        let image = built.image;
-        let append = self.claimed_append(xid, (table, page), &image, inside);
-        let share = if append.is_some() { self.append_share() } else { 1.0 };
-        if self.gain_of(xid, table, place, inside, share)? <= 0.0 {
-            return Ok(Claimed::Nothing);
-        }
-        let leaf = ClaimedLeaf { table, page, low, high, upto, base_lsn, grown, growth };
+        let leaf = ClaimedLeaf { table, page, low, high, upto, base_lsn, grown };
         let lsn = match self.bugs.has(SeededBug::ClaimOverwritesNewer) {
             true => Lsn(upto.0 + 8),
             false => upto,
         };
-        let write = PageWrite { append, ..PageWrite::new(page, image, lsn) };
+        let write = PageWrite::new(page, built.image, lsn);
         Ok(Claimed::Leaf(Box::new((leaf, write))))
-    }
-
-    /// How the page that holds a leaf of the claim becomes `image`, if it takes that as an append.
-    fn claimed_append(
-        &mut self,
-        xid: Xid,
-        (table, page): (Table, LogicalPage),
-        image: &[u8],
-        inside: KeyRange<'_>,
-    ) -> Option<Append> {
-        let own = &self.transactions.get(&xid)?.writes;
-        let logged = own.range_bytes(inside);
-        // A flag says nothing of appends (Q6), and to name one takes log, too.
-        if self.options.commit == CommitBy::Flags || logged < APPEND_NAME_SIZE_MAX {
-            return None;
-        }
-        let index = self.pool.peek(page)?;
-        self.append_onto(table, index, image, Whose::Group)
     }
 
     /// The pages that one leaf becomes, if they are all that the transaction changed (Q5).
@@ -638,9 +589,7 @@ impl Engine {
         {
             return Ok(Claimed::Nothing);
         }
-        let (table, growth) = (plan.table, plan.growth);
         let Some(job) = self.claim_reshape(xid, plan)? else { return Ok(Claimed::Later) };
-        self.note_rows(table, growth);
         Ok(Claimed::Several(Box::new(job)))
     }
 
@@ -701,7 +650,7 @@ impl Engine {
     /// Whether a flag may decide: nothing of the transaction is in the log. Where other commits wait
     /// for the log anyway, a record rides along for less.
     fn may_flag(&self, claim: &Claim) -> bool {
-        let is_possible = !claim.has_rest && claim.appends.is_empty() && self.view.carries_flags;
+        let is_possible = !claim.has_rest && self.view.carries_flags;
         is_possible
             && match self.options.commit {
                 CommitBy::Flags => true,
@@ -717,13 +666,6 @@ impl Engine {
         flagged.is_some_and(|claim| self.may_flag(claim))
             && is_pending
             && !self.bugs.has(SeededBug::ClaimBeforeDurable)
-    }
-
-    /// A leaf of the claim took an append instead of a page.
-    pub(crate) fn claim_appended(&mut self, append: GroupAppend) {
-        if let Some(claim) = &mut self.claim {
-            claim.appends.push(append);
-        }
     }
 
     /// A leaf of the claim is on flash, as this version.
@@ -787,10 +729,6 @@ impl Engine {
         }
         own.growth = growth_of(&own.writes).min(own.growth);
         own.group = claim.group;
-        self.counts.claimed_appends += claim.appends.len() as u64;
-        if !self.bugs.has(SeededBug::AppendsUnnamed) {
-            own.appends = std::mem::take(&mut claim.appends);
-        }
         self.append_claimed_record(claim.group.unwrap_or(GroupId::NONE), &claim.pages);
         let lsn = self.append_commit(&own);
         own.group = None;

@@ -25,8 +25,6 @@ pub(crate) struct LeafBytes {
     pub(crate) own: usize,
     /// Bytes of changes that wait for the leaf anyway: its image takes them along.
     pub(crate) others: usize,
-    /// Share of a page that writing the leaf costs: an append costs less than all of it.
-    pub(crate) share: f64,
 }
 
 impl CommitCosts {
@@ -59,24 +57,12 @@ impl CommitCosts {
         bytes as f64 * (1.0 + copies) / log_page_size.max(1) as f64
     }
 
-    /// Programs that claiming a leaf saves. A page written takes `moves` relocations along, on average.
+    /// Programs that claiming a leaf saves: those of its log at most. A page written takes `moves` relocations along,
+    /// on average.
     pub(crate) fn gain(&self, leaf: LeafBytes, log_page_size: usize, moves: f64) -> f64 {
         let each = self.merged_pages / self.logged.max(1.0);
         let merges = ((leaf.own + leaf.others) as f64 * each).min(1.0);
-        self.log_pages(leaf.own, log_page_size) + (merges - leaf.share) * (1.0 + moves)
-    }
-
-    /// The most that claiming `leaves` may save, if all of them together were `all`: each would have been
-    /// merged for itself.
-    pub(crate) fn gain_max(
-        &self,
-        all: LeafBytes,
-        leaves: usize,
-        log_page_size: usize,
-        moves: f64,
-    ) -> f64 {
-        let merges = leaves as f64 * (1.0 - all.share) * (1.0 + moves);
-        self.log_pages(all.own, log_page_size) + merges
+        self.log_pages(leaf.own, log_page_size) + (merges - 1.0) * (1.0 + moves)
     }
 }
 
@@ -97,42 +83,33 @@ mod tests {
 
     #[test]
     fn a_leaf_that_would_be_merged_for_itself_is_claimed() {
-        let dense = LeafBytes { own: 1_500, others: 0, share: 1.0 };
+        let dense = LeafBytes { own: 1_500, others: 0 };
         assert!(prices(1_500).gain(dense, 2_048, 0.3) > 0.0, "its log is saved");
         assert!(prices(15_000).gain(dense, 2_048, 0.3) < 0.0, "ten commits share a merge");
     }
 
     #[test]
     fn a_leaf_with_a_small_change_is_logged_unless_others_wait_for_it() {
-        let small = LeafBytes { own: 50, others: 0, share: 1.0 };
+        let small = LeafBytes { own: 50, others: 0 };
         assert!(prices(500).gain(small, 2_048, 0.0) < 0.0);
         assert!(prices(500).gain(LeafBytes { others: 600, ..small }, 2_048, 0.0) > 0.0);
     }
 
     #[test]
-    fn a_leaf_that_takes_an_append_is_claimed_for_less() {
-        let page = LeafBytes { own: 400, others: 0, share: 1.0 };
-        let append = LeafBytes { share: 0.4, ..page };
-        let prices = prices(1_000);
-        assert!(prices.gain(page, 2_048, 0.5) < 0.0, "two commits share a merge");
-        assert!(prices.gain(append, 2_048, 0.5) > 0.0, "its log is more than the append");
-    }
-
-    #[test]
-    fn no_leaves_save_more_than_the_most() {
-        for (bytes_a_merge, share, moves) in [(1, 1.0, 0.0), (500, 0.4, 0.5), (15_000, 0.9, 2.0)] {
+    fn no_leaves_save_more_than_their_log() {
+        for (bytes_a_merge, moves) in [(1, 0.0), (500, 0.5), (15_000, 2.0)] {
             let prices = prices(bytes_a_merge);
-            let leaf = |own| LeafBytes { own, others: own * 7, share };
+            let leaf = |own| LeafBytes { own, others: own * 7 };
             let owns = [20, 300, 1_500];
             let gains: f64 = owns.map(|own| prices.gain(leaf(own), 2_048, moves)).iter().sum();
-            let most = prices.gain_max(leaf(owns.iter().sum()), owns.len(), 2_048, moves);
+            let most = prices.log_pages(owns.iter().sum(), 2_048);
             assert!(gains <= most + 1e-9, "{gains} of {most}");
         }
     }
 
     #[test]
     fn copies_speak_for_claims() {
-        let leaf = LeafBytes { own: 1_000, others: 0, share: 1.0 };
+        let leaf = LeafBytes { own: 1_000, others: 0 };
         let mut copied = prices(1_500);
         copied.copied(600 * 1_500);
         assert!(prices(1_500).gain(leaf, 2_048, 0.5) < copied.gain(leaf, 2_048, 0.5));

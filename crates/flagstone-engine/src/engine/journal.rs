@@ -27,8 +27,7 @@ impl Engine {
     /// Appends a transaction's commit record: the point at which it is committed (rule D5).
     pub(crate) fn append_commit(&mut self, transaction: &Transaction) -> Lsn {
         let before = self.log.pending_bytes();
-        let [mut appends, mut runs, mut dropped] = [const { ItemBuf::EMPTY }; 3];
-        transaction.appends.iter().for_each(|append| appends.push(*append));
+        let [mut runs, mut dropped] = [const { ItemBuf::EMPTY }; 2];
         for run in &transaction.runs {
             let mut bytes = Vec::new();
             let rolled_back = transaction.rolled_back.clone();
@@ -42,7 +41,6 @@ impl Engine {
         self.log.skip(transaction.runs.len() as u64);
         let head = Record::Commit {
             group: transaction.group.unwrap_or(GroupId::NONE),
-            appends: appends.items(),
             runs: runs.items(),
             dropped: dropped.items(),
             changes: &[],

@@ -26,7 +26,7 @@ use std::collections::{BTreeMap, VecDeque};
 
 use flagstone_space::{Cause, GroupId, LogicalPage, Lsn, PageInfo, PinId};
 
-use super::append::{Append, Growth};
+use super::append::Append;
 use super::checkpoint::CheckpointJob;
 use super::claim::ClaimJob;
 use super::dropped::Freed;
@@ -839,7 +839,6 @@ pub(super) struct ReshapePlan {
     pub(super) grown: i64,
     /// Bytes of deltas that go with it.
     pub(super) frees: usize,
-    pub(super) growth: Growth,
     /// Whether the leaf is written even if no neighbour joins it.
     pub(super) is_due: bool,
 }

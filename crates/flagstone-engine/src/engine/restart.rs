@@ -10,7 +10,7 @@
 //! A delta put back may be older than its base; it is dropped when the two meet (rule D2). Most are where memory was
 //! full before: restart lets them meet, which reads, before it merges, which writes.
 
-use flagstone_space::{GroupAppend, GroupId, GroupSpan, LogicalPage, Lsn, Version};
+use flagstone_space::{GroupId, GroupSpan, LogicalPage, Lsn, Version};
 
 use super::catalog::CATALOG;
 use super::checkpoint::{Input, Master, MasterRun};
@@ -41,8 +41,6 @@ pub(crate) enum Replay {
 pub(crate) struct ReplayEffects {
     /// The group's pages are current.
     pub(crate) group: Option<GroupId>,
-    /// Appends of that group, which no mount finds by itself.
-    pub(crate) appends: Vec<GroupAppend>,
     /// Pages of that group, as far as they are named.
     pub(crate) pages: Vec<GroupSpan>,
     /// Pages that went, if what they hold is older than the record.
@@ -132,7 +130,7 @@ impl Engine {
         let mut effects = ReplayEffects::default();
         let is_first = phase != Replay::CommitsOnly;
         match record {
-            Record::Commit { group, appends, runs, dropped, changes } if lsn > master.cutoff => {
+            Record::Commit { group, runs, dropped, changes } if lsn > master.cutoff => {
                 let claimed = self.replayed_claim.take();
                 if phase != Replay::WithoutCommits {
                     self.replaying = Some(lsn);
@@ -141,9 +139,6 @@ impl Engine {
                     effects.group = (*group != GroupId::NONE).then_some(*group);
                     let named = claimed.filter(|(claimed, _)| claimed == group);
                     effects.pages = named.map(|(_, pages)| pages).unwrap_or_default();
-                    for append in appends.iter() {
-                        effects.appends.push(append.map_err(|_| DAMAGED)?);
-                    }
                     self.replay_runs(lsn, runs)?;
                     for descriptor in dropped.iter() {
                         self.trims.add(lsn, descriptor.map_err(|_| DAMAGED)?.0.to_vec());
@@ -490,10 +485,9 @@ mod tests {
             pack(before, u64::from(table.id), key, op, &mut changes);
             before = key;
         }
-        let [appends, runs, dropped] = [const { ItemBuf::EMPTY }; 3];
+        let [runs, dropped] = [const { ItemBuf::EMPTY }; 2];
         let record = Record::Commit {
             group: GroupId::NONE,
-            appends: appends.items(),
             runs: runs.items(),
             dropped: dropped.items(),
             changes: &changes,

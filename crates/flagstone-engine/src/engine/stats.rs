@@ -69,8 +69,6 @@ pub struct EngineStats {
     pub spilled_pages: u64,
     /// Leaves that commits wrote themselves, instead of logging their changes.
     pub claimed_pages: u64,
-    /// Of these, leaves whose page took an append instead.
-    pub claimed_appends: u64,
     /// Commits by a flag in the spare area.
     pub flag_commits: u64,
     /// Deltas in memory now.
@@ -107,7 +105,6 @@ impl Engine {
             copied_deltas: counts.copied_deltas,
             spilled_pages: counts.spilled_pages,
             claimed_pages: counts.claimed_pages,
-            claimed_appends: counts.claimed_appends,
             flag_commits: counts.flag_commits,
             deltas: self.trees.iter().map(|tree| tree.deltas.len() as u64).sum(),
             memory: Memory {

@@ -11,7 +11,7 @@
 
 use std::collections::BTreeSet;
 
-use flagstone_space::{GroupAppend, GroupId, LogicalPage, Lsn};
+use flagstone_space::{GroupId, LogicalPage, Lsn};
 use hashbrown::hash_map;
 
 use super::checkpoint::MasterRun;
@@ -57,8 +57,6 @@ pub(crate) struct Transaction {
     pub(crate) rolled_back: Vec<(u64, u64)>,
     /// Group of the pages it wrote before its commit.
     pub(crate) group: Option<GroupId>,
-    /// Appends of that group to leaves that it changed little.
-    pub(crate) appends: Vec<GroupAppend>,
     /// Out-of-line values that it stored and no longer needs.
     pub(crate) dropped: DroppedRefs,
     /// Pages of such values that its group has no more, but may have had in the last checkpoint.

@@ -10,7 +10,7 @@
 //! 11 Claimed    group | lowest version | pages: last
 //! 7 Open        epoch
 //! 8 Commit      changes to the end, with their trees
-//! 9 Commit      group | appends: list | runs: list | dropped: list | the rest as 8
+//! 12 Commit     group | runs: list | dropped: list | the rest as 8
 //! 10 Copy       cycle | tree | newest LSN | changes to the end, with how far below it each is
 //! ```
 //!
@@ -18,7 +18,7 @@
 //!
 //! The LSN of a record is the epoch of the fragment in which it starts, and its counter.
 
-use flagstone_space::{GroupAppend, GroupId, LogicalPage, Lsn, Version};
+use flagstone_space::{GroupId, LogicalPage, Lsn, Version};
 
 use super::codec::{Cursor, Item, Items, RecordFault, put_bytes, put_varint};
 use super::{COUNTER_BITS, COUNTER_MASK, EPOCH_MAX, lsn};
@@ -73,8 +73,6 @@ pub(crate) enum Record<'a> {
     Commit {
         /// Group of pages that become valid with it; `GroupId::NONE` when there is none.
         group: GroupId,
-        /// Appends of that group: no mount finds them by itself.
-        appends: Items<'a, GroupAppend>,
         /// Its changes, packed; the number of each is its tree.
         changes: &'a [u8],
         /// Its spilled changes.
@@ -116,22 +114,21 @@ const KIND_INSTALL: u8 = 2;
 const KIND_CLAIMED: u8 = 4;
 const KIND_OPEN: u8 = 7;
 const KIND_COMMIT: u8 = 8;
-const KIND_COMMIT_GROUP: u8 = 9;
 const KIND_COPY: u8 = 10;
 const KIND_CLAIMED_PAGES: u8 = 11;
+const KIND_COMMIT_GROUP: u8 = 12;
 
 impl<'a> Record<'a> {
     /// Appends kind and body.
     pub(crate) fn encode(&self, out: &mut Vec<u8>) {
         match self {
-            Self::Commit { group, appends, changes, runs, dropped } => {
-                let has_lists = !(appends.is_empty() && runs.is_empty() && dropped.is_empty());
+            Self::Commit { group, changes, runs, dropped } => {
+                let has_lists = !(runs.is_empty() && dropped.is_empty());
                 if *group == GroupId::NONE && !has_lists {
                     out.push(KIND_COMMIT);
                 } else {
                     out.push(KIND_COMMIT_GROUP);
                     put_varint(out, group.0);
-                    appends.put(out);
                     runs.put(out);
                     dropped.put(out);
                 }
@@ -183,14 +180,12 @@ impl<'a> Record<'a> {
         Ok(match kind {
             KIND_COMMIT => Self::Commit {
                 group: GroupId::NONE,
-                appends: Items::default(),
                 runs: Items::default(),
                 dropped: Items::default(),
                 changes: input.take_rest(),
             },
             KIND_COMMIT_GROUP => Self::Commit {
                 group: GroupId(input.varint()?),
-                appends: Items::take(input)?,
                 runs: Items::take(input)?,
                 dropped: Items::take(input)?,
                 changes: input.take_rest(),
@@ -254,33 +249,6 @@ impl<'a> Item<'a> for Blob<'a> {
 
     fn decode(input: &mut Cursor<'a>) -> Result<Self, RecordFault> {
         input.bytes().map(Self)
-    }
-}
-
-/// Beside the count of an append: the version that it stands on follows.
-const ONTO_FOLLOWS: u8 = 0x80;
-
-impl Item<'_> for GroupAppend {
-    fn encode(&self, out: &mut Vec<u8>) {
-        self.page.encode(out);
-        put_varint(out, u64::from(self.at));
-        put_varint(out, u64::from(self.sequence));
-        put_varint(out, self.version.0);
-        out.push(self.count | ONTO_FOLLOWS);
-        put_varint(out, self.version.0.saturating_sub(self.onto.0));
-    }
-
-    fn decode(input: &mut Cursor<'_>) -> Result<Self, RecordFault> {
-        let page = LogicalPage::decode(input)?;
-        let (at, sequence) = (input.varint32()?, input.varint32()?);
-        let version = Version(input.varint()?);
-        let count = input.byte()?;
-        if count & ONTO_FOLLOWS == 0 {
-            return Err(RecordFault::NumberRange);
-        }
-        let onto = version.0.checked_sub(input.varint()?).ok_or(RecordFault::NumberRange)?;
-        let (count, onto) = (count & !ONTO_FOLLOWS, Version(onto));
-        Ok(Self { page, at, sequence, count, version, onto })
     }
 }
 

@@ -126,7 +126,6 @@ fn drain(reader: &mut LogReader, records: &mut Vec<(Lsn, Vec<u8>)>) {
 fn commit(writer: &mut LogWriter, changes: &[u8]) -> Lsn {
     writer.append(&Record::Commit {
         group: GroupId::NONE,
-        appends: Items::default(),
         changes,
         runs: Items::default(),
         dropped: Items::default(),

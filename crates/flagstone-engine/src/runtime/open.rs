@@ -358,7 +358,7 @@ impl<D: Nand> Restart<'_, D> {
         if last < self.master.durable.max(self.mount.lsn_max) {
             return Err(LOG_SHORT.into());
         }
-        self.find_appends()?;
+        self.require_named_pages()?;
         self.count_named();
         // Until here nothing is written; whatever cannot be from now on, what was read stays readable.
         self.begin_epoch(&end, last)?;
@@ -538,9 +538,8 @@ impl<D: Nand> Restart<'_, D> {
         }
     }
 
-    /// What committed groups have appended is found before anything is written: from here on a page that
-    /// moves takes its appends along. And what damage took of their pages is known as lost from here on.
-    fn find_appends(&self) -> Result<(), SpaceError> {
+    /// What damage took of the pages of committed groups is known as lost before anything is written.
+    fn require_named_pages(&self) -> Result<(), SpaceError> {
         let mut space = self.runtime.space();
         let freed = self
             .effects
@@ -551,7 +550,6 @@ impl<D: Nand> Restart<'_, D> {
         for (lsn, effects) in &self.effects {
             if let Some(group) = effects.group {
                 let is_freed = |page| freed.get(&page).is_some_and(|freed| freed >= lsn);
-                space.find_appends(group, &effects.appends, is_freed)?;
                 space.require_pages(group, &effects.pages, is_freed)?;
             }
         }

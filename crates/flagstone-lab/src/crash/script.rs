@@ -207,10 +207,8 @@ pub const APPENDS: Mix = Mix {
     kept: 0,
 };
 
-/// Transactions of several small changes: leaves are claimed, and many of them take an append for
-/// their commit.
-pub const CLAIMED_APPENDS: Mix =
-    Mix { changes: 140, ends: 36, snapshots: 10, upkeep: 40, ..APPENDS };
+/// Transactions of several small changes: leaves are claimed, beside others that take appends.
+pub const SMALL_CLAIMS: Mix = Mix { changes: 140, ends: 36, snapshots: 10, upkeep: 40, ..APPENDS };
 
 /// Snapshots that are kept and dropped among changes that collection moves.
 pub const KEEPING: Mix = Mix {

@@ -24,8 +24,6 @@ pub(super) enum Together {
     ClaimedPages,
     /// The same by a flag.
     Flagged,
-    /// A transaction commits with several, as appends that its record names.
-    ClaimedAppends,
 }
 
 /// The table whose rows have any size.
@@ -52,7 +50,6 @@ impl Together {
         match self {
             Self::Split | Self::Groups | Self::Parts | Self::ClaimedPages => "tiny",
             Self::Flagged => "tiny-flags",
-            Self::ClaimedAppends => "tiny-shared",
         }
     }
 
@@ -67,7 +64,7 @@ impl Together {
     fn options(self, options: Options) -> Options {
         let commit = match self {
             Self::Split | Self::Groups | Self::Parts => CommitBy::Log,
-            Self::ClaimedPages | Self::ClaimedAppends => CommitBy::Claims,
+            Self::ClaimedPages => CommitBy::Claims,
             Self::Flagged => CommitBy::Flags,
         };
         let log_pages = if self == Self::Split { options.log_pages } else { LOG_PAGES };
@@ -115,14 +112,6 @@ impl Together {
             Self::ClaimedPages | Self::Flagged => {
                 let ops = commits(all().chain(all()), 12, put(120));
                 (commits(all(), 8, put(120)), ops)
-            }
-            // Half of the rows go first, so that pages have room for appends.
-            Self::ClaimedAppends => {
-                let odd = || (1..KEY_COUNT).step_by(2);
-                let patched = [0, 60, 120, 180].map(|at| commits(odd(), 12, patch(at)));
-                let deleted =
-                    commits((0..KEY_COUNT).step_by(2), 12, |key| Op::Delete(SLOT, ROWS, key));
-                (commits(all(), 8, put(120)), [deleted, patched.concat()].concat())
             }
         }
     }

@@ -1,10 +1,9 @@
 use flagstone_nand::{Crashable as _, Profile, SimNand};
-use flagstone_space::{Cause, RegionId};
+use flagstone_space::Cause;
 
 use crate::appends::Appends;
 use crate::engine::Table;
 use crate::options::Options;
-use crate::runtime::{REGION_APPENDS, REGION_TABLES};
 use crate::testing::Database;
 
 fn key(row: u32) -> [u8; 4] {
@@ -159,80 +158,14 @@ fn nothing_is_appended_where_that_is_not_carried_or_not_wanted() {
     }
 }
 
-/// Appends to the leaves of a table that `work` makes.
-fn appends_during(database: &Database<SimNand>, work: impl FnOnce()) -> u64 {
-    during(database, work).1
-}
-
-/// Goal: a history never appends, the tables that are changed beside it do (TPC-B's four). Method: rounds that
-/// change a row of three tables and add some to the fourth, one table merged after the other.
+/// Goal: schemes by table, and pairs, are refused: the lab's classic engine alone takes them.
 #[test]
-fn a_history_never_appends_while_what_changes_does() {
-    let database = Database::create_on(chip("slc-2k"), &options()).unwrap();
-    let tables = ["account", "teller", "branch"].map(|name| database.table(name).unwrap());
-    let history = database.table("history").unwrap();
-    for table in tables {
-        put(&database, table, 0..8, 0);
-    }
-    let mut appends = [0; 3];
-    for round in 1..60 {
-        for (table, appends) in tables.into_iter().zip(&mut appends) {
-            *appends += appends_during(&database, || put(&database, table, 2..3, round));
-        }
-        // Of all sizes: a leaf with room behind it would take most of them.
-        let (low, count) = (round * 10, 1 + round % 4);
-        let grown = appends_during(&database, || put(&database, history, low..low + count, 0));
-        assert_eq!(grown, 0, "round {round}");
-    }
-    assert!(appends.iter().all(|appends| *appends > 20), "{appends:?}");
-    let regions = database.runtime().space().stats().by_region;
-    let at = |region: RegionId| regions[usize::from(region.0)];
-    assert_eq!(at(REGION_APPENDS).appends, appends.iter().sum());
-    assert_eq!(at(REGION_TABLES).appends, 0);
-    assert!(at(REGION_TABLES).writes >= 59, "{:?}", at(REGION_TABLES));
-    for table in tables {
-        assert_eq!(database.runtime().engine().region_of(table), REGION_APPENDS);
-    }
-    assert_eq!(database.runtime().engine().region_of(history), REGION_TABLES);
-}
-
-/// Goal: a table that behaves otherwise is placed anew, both ways. Method: rows side by side, then changes of
-/// one row, then rows side by side again.
-#[test]
-fn a_table_that_behaves_otherwise_is_placed_anew() {
-    // Pages so large that the last leaf has room behind its rows.
-    let database = Database::create_on(chip("openssd-jasmine-pslc"), &options()).unwrap();
-    let table = database.table("t").unwrap();
-    let grow = |from: u32| {
-        let rounds = from..from + 100;
-        rounds.for_each(|round| put(&database, table, round * 4..round * 4 + 2, 0));
-    };
-    let region = || database.runtime().engine().region_of(table);
-    assert_eq!(appends_during(&database, || grow(0)), 0);
-    assert_eq!(region(), REGION_TABLES);
-    let change = |round| put(&database, table, 396..397, round);
-    let appends = appends_during(&database, || (1..100).for_each(change));
-    assert!(appends > 20, "{appends}");
-    assert_eq!(region(), REGION_APPENDS);
-    grow(1_000);
-    assert_eq!(region(), REGION_TABLES);
-    assert_eq!(appends_during(&database, || grow(2_000)), 0);
-}
-
-/// Goal: tables are placed by declaration, too, whatever they do.
-#[test]
-fn a_declared_table_stays_where_it_is_put() {
-    for (schemes, expected) in [("auto,t=0x0", 0), ("0x0,t=2xruns", 6), ("0x0,other=2xruns", 0)] {
-        let options = Options { append_scheme: schemes.parse().unwrap(), ..options() };
-        let (database, table) = database("slc-2k", &options, 8);
-        let change = |round| put(&database, table, 2..3, round);
-        let appends = appends_during(&database, || (1..10).for_each(change));
-        assert_eq!(appends, expected, "{schemes}");
-        let database = Database::open_on(database.into_device().unwrap(), &options).unwrap();
-        let table = database.existing_table("t").unwrap().unwrap();
-        let change = |round| put(&database, table, 2..3, round);
-        let appends = appends_during(&database, || (10..19).for_each(change));
-        assert_eq!(appends, expected, "{schemes}, opened again");
+fn schemes_of_the_classic_engine_are_refused() {
+    for scheme in ["auto,t=0x0", "0x0,t=auto", "2x4", "1xruns"] {
+        let options = Options { append_scheme: scheme.parse().unwrap(), ..options() };
+        let refused = Database::create_on(chip("slc-2k"), &options).err();
+        let is_told = refused.is_some_and(|error| error.to_string().contains("append_scheme"));
+        assert!(is_told, "{scheme}");
     }
 }
 

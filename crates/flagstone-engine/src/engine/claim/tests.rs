@@ -116,7 +116,7 @@ fn without(device: &SimNand, page: PhysicalPage) -> SimNand {
     device
 }
 
-/// Goal (Q7): a leaf that damage took since its transaction was committed fails by name, and never shows what it was
+/// Goal (Q6): a leaf that damage took since its transaction was committed fails by name, and never shows what it was
 /// before. Method: a claim of many leaves; one page of it after the other reads as erased. The same again behind a
 /// checkpoint; rows of other leaves are what they were.
 #[test]
@@ -157,7 +157,7 @@ fn a_claimed_leaf_that_reads_as_erased_is_lost_and_not_old() {
     assert!(untold.is_empty(), "of {}: {untold:?}", tried.len());
 }
 
-/// Goal (Q7): what a claim wrote and what came later in its place is not taken for lost. Method: the same leaves are
+/// Goal (Q6): what a claim wrote and what came later in its place is not taken for lost. Method: the same leaves are
 /// written by claims, merges and appends, moved by collection, and dropped, with a cut after each step.
 #[test]
 fn what_replaced_a_claimed_leaf_is_not_taken_for_lost() {

@@ -8,19 +8,10 @@ use super::{
 };
 use crate::bugs::SeededBug;
 use crate::delta::{DeltaMap, KeyRange};
-use crate::engine::append::{Growth, Whose};
 use crate::engine::descent::{Seek, corrupt};
 use crate::engine::pool::{Class, FrameIndex};
 use crate::engine::{Engine, MERGE_PAGES, Step, Table, Tree};
-use crate::node::{self, Built, MergeRequest, Merged, NoOutline, NodeView};
-
-/// What a merge is counted as, once it is made.
-struct Merge {
-    table: Table,
-    deltas: u64,
-    /// What it does to the leaf's rows, where it changes any.
-    growth: Option<Growth>,
-}
+use crate::node::{self, Built, MergeRequest, NoOutline, NodeView};
 
 impl Engine {
     /// Merges the leaf that holds `key`, whatever that frees; none when it cannot be done now.
@@ -90,10 +81,11 @@ impl Engine {
             return Ok(is_due.then(|| self.single_job(index, plan)));
         }
         let beside = self.plans_beside(&plan, &target.beside)?;
-        let merged: Vec<_> = beside.iter().chain([&plan]).map(|plan| self.merge_of(plan)).collect();
+        let merged: Vec<_> =
+            beside.iter().chain([&plan]).map(|plan| self.count_deltas(plan)).collect();
         let job = self.reshape(plan, beside)?;
         if job.is_some() {
-            merged.into_iter().for_each(|merge| self.count_merge(merge));
+            merged.into_iter().for_each(|deltas| self.count_merge(deltas));
         }
         Ok(job)
     }
@@ -121,11 +113,6 @@ impl Engine {
             MergeRequest { tree: table.id, range: taken, upto, page_size: self.payload_size };
         let mut merged = node::merge_leaf(Some(view), deltas, request, &mut NoOutline)
             .map_err(|_| corrupt(page, "leaf does not merge with its deltas"))?;
-        if merged.pages.len() > 1
-            && let Some(roomy) = self.with_room(view, request, merged.pages.len())
-        {
-            merged = roomy;
-        }
         let mut entry_count = merged.entry_count;
         if let Some(end) = &end {
             let request = MergeRequest { range: KeyRange { low: end, ..range }, ..request };
@@ -142,7 +129,6 @@ impl Engine {
         };
         let grown = entry_count as i64 - view.count() as i64;
         Ok(ReshapePlan {
-            growth: Growth::of(view, deltas, taken, grown),
             table,
             page,
             old: vec![base(taken.low, taken.high)],
@@ -163,7 +149,7 @@ impl Engine {
     fn end_of_merge(&self, table: Table, range: KeyRange<'_>, upto: Lsn) -> Option<Vec<u8>> {
         let deltas = &self.trees.get(table.id as usize)?.deltas;
         // Each page but the last is half full at least.
-        let most = self.split_max() * (self.payload_size - self.reserve_of(table)) / 2;
+        let most = self.split_max() * self.payload_size / 2;
         if deltas.bytes() <= most {
             return None;
         }
@@ -180,58 +166,28 @@ impl Engine {
 
     /// The job of a leaf that keeps to its page, by an append where that carries it.
     fn single_job(&mut self, index: FrameIndex, plan: ReshapePlan) -> WriteJob {
-        let merge = self.merge_of(&plan);
-        self.count_merge(merge);
+        let deltas = self.count_deltas(&plan);
+        self.count_merge(deltas);
         let is_buried =
             self.hides_from_snapshot(plan.upto) && !self.bugs.has(SeededBug::AppendBuries);
         let append = match plan.pages.first() {
-            Some(built) if !is_buried => {
-                self.append_onto(plan.table, index, &built.image, Whose::All)
-            }
+            Some(built) if !is_buried => self.append_onto(index, &built.image),
             _ => None,
         };
         self.write_alone(plan, append)
     }
 
-    fn merge_of(&self, plan: &ReshapePlan) -> Merge {
+    /// Deltas that a merge takes.
+    fn count_deltas(&self, plan: &ReshapePlan) -> u64 {
         let range = KeyRange { low: &plan.low, high: plan.high.as_deref() };
         let tree = self.trees.get(plan.table.id as usize);
-        Merge {
-            table: plan.table,
-            deltas: tree.map_or(0, |tree| tree.deltas.range_totals(range, plan.upto).count as u64),
-            growth: plan.is_due.then_some(plan.growth),
-        }
+        tree.map_or(0, |tree| tree.deltas.range_totals(range, plan.upto).count as u64)
     }
 
-    fn count_merge(&mut self, merge: Merge) {
+    /// A merge of so many deltas is made.
+    fn count_merge(&mut self, deltas: u64) {
         self.counts.merges += 1;
-        self.counts.merged_deltas += merge.deltas;
-        if let Some(growth) = merge.growth {
-            self.note_rows(merge.table, growth);
-        }
-    }
-
-    /// A merge that a leaf has to split for, with room for appends left in what the split fills; none
-    /// where that is not worth it, or takes pages that others may need.
-    fn with_room(
-        &self,
-        view: NodeView<'_>,
-        request: MergeRequest<'_>,
-        page_count: usize,
-    ) -> Option<Merged> {
-        if self.growth.is_reclaiming() {
-            // A commit waits for what merges leave free.
-            return None;
-        }
-        let table = Table::of(request.tree);
-        let reserve = self.reserve_of(table);
-        let deltas = &self.trees.get(table.id as usize).filter(|_| reserve > 0)?.deltas;
-        let request = MergeRequest { page_size: self.payload_size - reserve, ..request };
-        // What does not fit a smaller page needs the whole one.
-        let mut merged = node::merge_leaf(Some(view), deltas, request, &mut NoOutline).ok()?;
-        let more = merged.pages.len().saturating_sub(page_count) * self.payload_size;
-        merged.pages.iter_mut().for_each(|built| self.widen(&mut built.image));
-        (more == 0 || self.has_room_beside_growth(more)).then_some(merged)
+        self.counts.merged_deltas += deltas;
     }
 
     /// The LSN that a merge prepared now is complete to: everything at or below is durable, and in

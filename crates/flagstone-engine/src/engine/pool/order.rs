@@ -114,18 +114,6 @@ impl PageCosts {
         self.append.add(1, ns);
     }
 
-    /// Nanoseconds of a whole page written, with its share of collection.
-    pub(crate) fn whole(&self) -> f64 {
-        self.whole.each()
-    }
-
-    /// Nanoseconds of an append; of a program of the log, which is as small, until one was made. None
-    /// while too little was written to tell that, or what a page costs.
-    pub(crate) fn append(&self) -> Option<f64> {
-        let seen = if self.append.count > 0 { self.append } else { self.log };
-        (seen.count > 0 && self.whole.count >= REMEMBERED).then(|| seen.each())
-    }
-
     /// Whether an append costs less than a page and its share of collection, as far as is known.
     pub(crate) fn favour_appends(&self) -> bool {
         self.whole.count == 0 || self.append.each() < self.whole.each()
