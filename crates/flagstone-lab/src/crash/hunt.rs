@@ -713,7 +713,7 @@ const IN_SPACE: &str = "-p flagstone-space --lib";
 const IN_ENGINE: &str = "-p flagstone --test engine";
 
 /// Bugs that no way of the hunt has shown, or late: each has a test that does.
-const OWN_TESTS: [(Quarry, OwnTest); 6] = {
+const OWN_TESTS: [(Quarry, OwnTest); 7] = {
     const FROZEN: OwnTest = OwnTest {
         arguments: IN_SPACE,
         name: "tests::frozen::planted_bugs_of_frozen_mappings_are_found",
@@ -744,6 +744,13 @@ const OWN_TESTS: [(Quarry, OwnTest); 6] = {
             OwnTest {
                 arguments: IN_SPACE,
                 name: "tests::bugs::grown_blocks_that_a_mount_forgets_are_missed",
+            },
+        ),
+        (
+            Quarry::Space(SpaceBug::FlagErased),
+            OwnTest {
+                arguments: IN_SPACE,
+                name: "tests::bugs::flags_that_are_erased_too_early_are_missed",
             },
         ),
     ]
