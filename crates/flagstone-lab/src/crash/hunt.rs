@@ -123,7 +123,7 @@ const WAYS: [Way; 38] = [
     ("many leaves by a flag", |target, seed| on_together(target, seed, Together::Flagged)),
     ("claims among logged commits", on_claims_among_logged),
     ("appended changes, one cut", on_appends),
-    ("claims beside appends, one cut", |target, seed| on_small_claims(target, seed, &Use::New)),
+    ("small claims, one cut", |target, seed| on_small_claims(target, seed, &Use::New)),
     ("large values, one cut", |target, seed| on_chip(target, seed, 200, &LARGE, 1)),
     ("simulated file, one cut", |target, seed| on_file(target, seed, &Use::New)),
     ("groups that wait for a sync", |target, seed| {
@@ -135,7 +135,7 @@ const WAYS: [Way; 38] = [
     ("file, in use", |target, seed| on_file(target, seed, &Use::Long)),
     ("chip, in use", chip_in_use),
     ("claimed leaves, in use", |target, seed| on_claims(target, seed, &FLAGS_IN_USE)),
-    ("claims beside appends, in use", |target, seed| on_small_claims(target, seed, &Use::Long)),
+    ("small claims, in use", |target, seed| on_small_claims(target, seed, &Use::Long)),
     ("kept snapshots, one cut", |target, seed| on_kept(target, seed, &Use::New)),
     ("kept snapshots, in use", |target, seed| on_kept(target, seed, &Use::Long)),
     ("long use, one cut", long_in_use),
@@ -432,7 +432,7 @@ fn on_appends(target: Target, seed: u64) -> Result<Look, CrashError> {
     Ok(explored::<Flagstone<_>, _>(target, device, (seed, 1), (300, &APPENDED)))
 }
 
-/// The same beside transactions that commit with the leaves they changed.
+/// The same by transactions that commit with the leaves they changed.
 fn on_small_claims(target: Target, seed: u64, used: &Use) -> Result<Look, CrashError> {
     let device = (chip("tiny-shared", seed)?, used);
     let options = Options { commit: CommitBy::Claims, ..Options::default() };

@@ -207,7 +207,7 @@ pub const APPENDS: Mix = Mix {
     kept: 0,
 };
 
-/// Transactions of several small changes: leaves are claimed, beside others that take appends.
+/// Transactions of several small changes: leaves are claimed.
 pub const SMALL_CLAIMS: Mix = Mix { changes: 140, ends: 36, snapshots: 10, upkeep: 40, ..APPENDS };
 
 /// Snapshots that are kept and dropped among changes that collection moves.
