@@ -34,6 +34,8 @@ pub(crate) struct RingHalf {
     pub(crate) current: usize,
     /// Next page of the current block; the block's size when it must not be used further.
     pub(crate) next_page: u32,
+    /// Block with the newest record of the half, by index: it is not erased (A2).
+    newest: usize,
 }
 
 /// The ring.
@@ -46,17 +48,24 @@ pub(crate) struct Ring {
     pub(crate) doubtful: bool,
 }
 
+impl RingHalf {
+    /// The block behind the current one that does not hold the newest record (A2), by index: the current one itself, where
+    /// a record did not fit it, and the half has no third block.
+    fn next(&self) -> usize {
+        let count = self.blocks.len();
+        let next = (self.current + 1) % count;
+        if next == self.newest { (next + 1) % count } else { next }
+    }
+}
+
 impl Ring {
     /// Ring over `blocks`, with the newest copies in `newest`; nothing is programmed behind them (A3).
     pub(crate) fn new(blocks: &[u32], newest: &[u32], floor: u32, pages_per_block: u32) -> Self {
         let half = |parity: usize| {
             let blocks: Vec<u32> = blocks.iter().copied().skip(parity).step_by(2).collect();
             let current = blocks.iter().position(|block| newest.contains(block));
-            RingHalf {
-                current: current.unwrap_or(blocks.len().saturating_sub(1)),
-                blocks,
-                next_page: pages_per_block,
-            }
+            let current = current.unwrap_or(blocks.len().saturating_sub(1));
+            RingHalf { current, blocks, next_page: pages_per_block, newest: current }
         };
         Self { halves: [half(0), half(1)], sequence_floor: floor, doubtful: false }
     }
@@ -187,11 +196,12 @@ impl<D: Nand> Space<D> {
             if self.ring.halves[half].next_page + pages > pages_per_block {
                 self.advance_ring(half)?;
             }
-            let RingHalf { blocks, current, next_page } = &self.ring.halves[half];
+            let RingHalf { blocks, current, next_page, .. } = &self.ring.halves[half];
             let first = blocks[*current] * pages_per_block + next_page;
             match self.program_copy(first, number, bytes) {
                 Ok(()) => {
-                    self.ring.halves[half].next_page += pages;
+                    let ring = &mut self.ring.halves[half];
+                    (ring.newest, ring.next_page) = (ring.current, ring.next_page + pages);
                     return Ok(());
                 }
                 Err(NandError::ProgramFailed { .. }) => self.replace_ring_block(half)?,
@@ -223,7 +233,7 @@ impl<D: Nand> Space<D> {
     fn advance_ring(&mut self, half: usize) -> Result<(), SpaceError> {
         let ring = &mut self.ring.halves[half];
         let before = ring.current;
-        ring.current = (ring.current + 1) % ring.blocks.len();
+        ring.current = ring.next();
         ring.next_page = 0;
         let block = BlockIndex(ring.blocks[ring.current]);
         // At a second attempt, the pages of the first may not be durable.

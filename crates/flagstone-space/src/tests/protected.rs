@@ -20,6 +20,8 @@ pub(super) struct Protectable {
     /// Pages that the host has no room for, and whether that goes for all.
     pub(super) full_pages: Vec<PhysicalPage>,
     pub(super) has_no_room: bool,
+    /// Programs until the host has no room for any, where it is short of room.
+    programs_left: Option<u32>,
     /// Erases and marks that were refused.
     refused: (u32, u32),
 }
@@ -28,7 +30,8 @@ impl Protectable {
     pub(super) fn new(is_protected: bool) -> Self {
         let (full_pages, has_no_room) = (Vec::new(), false);
         let chip = sim(&profile("tiny"));
-        Self { chip, is_protected, is_full: false, full_pages, has_no_room, refused: (0, 0) }
+        let (is_full, programs_left, refused) = (false, None, (0, 0));
+        Self { chip, is_protected, is_full, full_pages, has_no_room, programs_left, refused }
     }
 }
 
@@ -55,6 +58,11 @@ impl Nand for Protectable {
         }
         if self.has_no_room || self.full_pages.contains(&page) {
             return Err(NandError::NoSpace);
+        }
+        match &mut self.programs_left {
+            Some(0) => return Err(NandError::NoSpace),
+            Some(left) => *left -= 1,
+            None => {}
         }
         self.chip.program(page, part)
     }
@@ -142,4 +150,30 @@ fn a_protected_chip_is_named_at_the_first_mark_and_keeps_its_blocks() {
 fn a_protected_chip_gets_no_space() {
     let formatted = Space::format(Protectable::new(true), &options());
     assert_eq!(formatted.map(drop), Err(SpaceError::Device(NandError::WriteProtected)));
+}
+
+/// Goal (A2): a host that is full keeps the newest record, however often the next one is tried. Method: checkpoints for
+/// which the host has room for some programs alone, time and again; then a mount, and room again.
+#[test]
+fn a_full_host_keeps_the_newest_record() {
+    let mut refused = 0;
+    for programs in 0..12 {
+        let mut space = Space::format(Protectable::new(false), &options()).unwrap();
+        write(&mut space, 7).unwrap();
+        space.checkpoint(b"kept").unwrap();
+        for _ in 0..6 {
+            space.device_mut().programs_left = Some(programs);
+            refused += u32::from(space.checkpoint(b"next").is_err());
+            let (mounted, report) = Space::mount(space.device().clone()).unwrap();
+            assert!(!report.full_scan, "{programs} programs, {refused} refused: no record is left");
+            assert!([&b"kept"[..], b"next"].contains(&&report.user[..]), "{:?}", report.user);
+            drop(mounted);
+        }
+        space.device_mut().programs_left = None;
+        write(&mut space, 8).unwrap();
+        space.checkpoint(b"last").unwrap();
+        let (mut space, report) = Space::mount(space.into_device()).unwrap();
+        assert_eq!((value(&mut space), &report.user[..]), (8, &b"last"[..]));
+    }
+    assert!(refused > 10, "{refused} checkpoints had no room");
 }
