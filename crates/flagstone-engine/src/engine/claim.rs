@@ -1,7 +1,8 @@
 //! Claims: large transactions that commit with the leaves they changed, not with a log of the changes.
 //!
-//! A commit that would fill log pages writes the new images of the leaves that it changed much, under
-//! a group of its own, once. What of it is not worth that, or needs more than one page, is logged.
+//! A commit that would fill log pages writes the new images of the leaves that it changed much, under a
+//! group of its own, once. Changes that are not worth a page, or whose leaf needs more than one page,
+//! are logged.
 //!
 //! ```text
 //!              what it is      leaf after leaf:              last page
@@ -22,19 +23,20 @@
 //! | → installed | `install_claim` | committed for good: mapping, deltas and locks follow in one step |
 //!
 //! Invariants:
-//! - **Q1** A claimed image is complete to a durable LSN below the transaction's own: whatever was
-//!   committed above it in its range stays as deltas. The transaction itself is in the image beyond
-//!   that LSN, and only there; nobody else has changed its keys since (rule D2).
+//! - **Q1** A claimed image is complete to a durable LSN below the transaction's own: changes committed
+//!   above it in its range stay as deltas. The transaction's own changes are in the image beyond that
+//!   LSN, and only there; no other transaction has changed its keys since (rule D2).
 //! - **Q2** Changes of a key from before the claim and from after it are never folded: the claim's own
-//!   comes between. At install the older ones go; after a restart the LSN of a marker keeps them apart,
-//!   which stands in front of the record, or follows a flag before any later change is logged.
-//! - **Q3** The transaction's locks go at install: nobody reads part of it, and until then it may have
-//!   to be forgotten. Snapshots that began before keep the old leaves.
+//!   change comes between. At install the older ones go. After a restart they are kept apart by the LSN
+//!   of a marker, which stands in front of the record, or follows a flag before any later change is
+//!   logged.
+//! - **Q3** The transaction's locks go at install: until then no other transaction reads a part of it,
+//!   and it may have to be forgotten. Snapshots that began before keep the old leaves.
 //! - **Q4** One claim at a time; others that want one wait for it, and it waits for no transaction.
 //! - **Q5** A leaf that becomes several is claimed when the transaction changed nothing else: the record
 //!   that installs the new leaves is then its commit point, and holds none of its content.
-//! - **Q6** The marker in front of the record names the pages of the claim: a leaf that damage took since is lost, and
-//!   not what it was before.
+//! - **Q6** The marker in front of the record names the pages of the claim: if damage took one of these
+//!   leaves since, the leaf counts as lost, and its old version does not come back.
 
 use flagstone_space::{GroupId, GroupSpan, LogicalPage, Lsn, PinId, Version};
 
@@ -72,7 +74,7 @@ enum Phase {
     Flagging,
 }
 
-/// What becomes of the claim when its transaction is given up.
+/// Fate of the claim when its transaction is given up.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Owner {
     Waits,
@@ -118,12 +120,12 @@ pub(crate) struct Claim {
 }
 
 impl Claim {
-    /// Whether its last page is written: somebody is about to commit it, or has.
+    /// Whether its last page is written: the claim is about to be committed, or is committed.
     fn is_decided(&self) -> bool {
         !matches!(self.phase, Phase::Settling(_) | Phase::Writing)
     }
 
-    /// Whether restart may find it committed.
+    /// Whether restart may find the claim committed.
     fn may_be_committed(&self) -> bool {
         matches!(self.phase, Phase::Recorded(_) | Phase::Flagging)
     }
@@ -144,16 +146,16 @@ pub(crate) enum ClaimJob {
     /// Make the group's pages durable, program the group's flag and read it back; then the claim is
     /// installed.
     Flag(GroupId),
-    /// Write the leaves that one leaf became, and what leads to them.
+    /// Write the leaves that one leaf became, and the inner nodes that lead to them.
     Reshape(Box<WriteJob>),
 }
 
-/// What claiming a transaction's leaves promises, as far as they were looked at.
+/// Benefit of claiming a transaction's leaves, as far as they were looked at.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Prospect {
-    /// Private key up to which they were.
+    /// Private key up to which they were looked at.
     looked: Vec<u8>,
-    /// Bytes of its changes up to there.
+    /// Bytes of the transaction's changes up to there.
     looked_bytes: usize,
     /// First private key of a leaf that is worth its page.
     first: Option<Vec<u8>>,
@@ -161,13 +163,13 @@ pub(crate) struct Prospect {
     gain: f64,
 }
 
-/// What a leaf's claim comes to.
+/// Result of claiming a leaf.
 enum Claimed {
-    /// Its changes are left to the log.
+    /// The leaf's changes are left to the log.
     Nothing,
     /// One page.
     Leaf(Box<(ClaimedLeaf, PageWrite)>),
-    /// Several, and nothing of the transaction is elsewhere.
+    /// Several pages, and the transaction has no change outside them.
     Several(Box<WriteJob>),
     /// Another change of the tree's shape comes first, as soon as its record is durable.
     Later,
@@ -239,7 +241,8 @@ impl Engine {
         !is_decided
     }
 
-    /// The owner of a claim has given up; false when there is none. Once the device has failed nobody goes on with it.
+    /// The owner of a claim has given up; false when there is none. Once the device has failed, no job
+    /// goes on with the claim.
     pub(super) fn abandon_claim(&mut self, xid: Xid) -> bool {
         if !self.is_claiming(xid) {
             return false;
@@ -247,7 +250,8 @@ impl Engine {
         if !self.is_poisoned() {
             self.claim.as_mut().into_iter().for_each(|claim| claim.owner = Owner::Gone);
         } else if self.claim.take_if(|claim| claim.may_be_committed()).is_some() {
-            // The next session finds out: its group is nobody's here.
+            // The next session finds out whether it is committed: this one does nothing more with the
+            // group.
             self.end(xid);
         } else {
             self.cancel_claim();
@@ -295,9 +299,10 @@ impl Engine {
         }
     }
 
-    /// The first private key whose leaf is worth its page, where all of them together save a program at
-    /// least, as far as can be told without reading them: a claim that would come to nothing is not
-    /// begun. Ends where what is left cannot save that much; goes on where it stopped for a node.
+    /// The first private key whose leaf is worth its page, where all such leaves together save at least
+    /// one program, as far as can be told without reading them: a claim without that prospect is not
+    /// begun. The search ends where the remaining changes cannot save that much; after a stop for a
+    /// node it goes on where it stopped.
     fn first_worth(&mut self, xid: Xid) -> Step<Option<Vec<u8>>> {
         let changes = self.transaction(xid)?.writes.range_bytes(KeyRange::ALL);
         loop {
@@ -484,8 +489,9 @@ impl Engine {
     }
 
     /// Whether the claim of `xid` may come to have so many pages. A cut brings back every group that no
-    /// checkpoint covers, committed ones too, and the first record afterwards names them: beside those of
-    /// what spills meanwhile, which may have as much room as `can_name_more` gives to all.
+    /// checkpoint covers, committed groups too, and the first record afterwards names them all, beside
+    /// the groups of spills that come meanwhile. Spills may have as much room as `can_name_more` gives
+    /// to all.
     fn may_claim(&self, xid: Xid, pages: usize) -> bool {
         let more = pages - self.claimed_page_count() + self.cycle.grouped_pages();
         self.has_room_to_claim(pages as u64) && self.can_name_more(xid, 2 * more, 0)
@@ -599,8 +605,9 @@ impl Engine {
             || self.bugs.has(SeededBug::ClaimInPart)
     }
 
-    /// Whether the engine leaves a leaf to merges that it found to become several: what waits for it only
-    /// grows until then. It counts all the same when a claim is weighed: others are written along with it.
+    /// Whether the engine leaves to merges a leaf that it found to become several: the leaf's waiting
+    /// deltas only grow until then. The leaf counts all the same when a claim is weighed: other leaves
+    /// are written along with it.
     fn is_left_alone(&self, xid: Xid, page: LogicalPage, inside: KeyRange<'_>) -> bool {
         self.options.commit == CommitBy::Auto
             && self.must_split.contains(&page)
@@ -634,7 +641,7 @@ impl Engine {
         Some(changes)
     }
 
-    /// Every leaf was looked at: what commits the claim.
+    /// Every leaf was looked at: the job that commits the claim.
     fn seal_claim(&mut self) -> Option<ClaimJob> {
         let claim = self.claim.as_ref()?;
         let Some(group) = claim.group.filter(|_| !claim.leaves.is_empty()) else {
@@ -711,7 +718,8 @@ impl Engine {
         Some(claim.xid)
     }
 
-    /// The pages of the claim are durable: its record commits it, with what is not in the pages.
+    /// The pages of the claim are durable: its record commits it, together with the changes outside the
+    /// pages.
     pub(crate) fn claim_sealed(&mut self) {
         if self.is_poisoned() {
             return self.cancel_claim();
@@ -786,7 +794,8 @@ impl Engine {
 
     /// The group of the claim whose flag is being programmed.
     pub(crate) fn flagging_claim(&self) -> Option<GroupId> {
-        // Once the device has failed its locks may be gone: nobody sees part of it come.
+        // Once the device has failed, the claim's locks may be gone: no reader may see a part of it
+        // come.
         let claim = self.claim.as_ref().filter(|_| !self.is_poisoned())?;
         claim.group.filter(|_| claim.phase == Phase::Flagging)
     }
@@ -802,12 +811,12 @@ impl Engine {
     }
 
     /// The claim is committed and the mapping has moved to its pages: the engine follows. `pins` are
-    /// those of [`Engine::claim_pins`].
+    /// the pins of the pages of [`Engine::claim_pins`].
     pub(crate) fn install_claim(&mut self, pins: &[Option<PinId>]) {
         let Some(claim) = self.claim.take() else { return };
         let (lsn, ticket) = match claim.phase {
             Phase::Recorded(lsn) => (lsn, lsn),
-            // Whatever changes its keys from now on is logged behind the marker (Q2).
+            // Later changes of its keys are logged behind the marker (Q2).
             _ => {
                 self.counts.flag_commits += 1;
                 (self.append_marker(claim.group), self.durable())

@@ -13,14 +13,16 @@
 //! | written | `written` | pages are on flash; a group's are not current yet |
 //! | installed | `install` | mapping moved, merged deltas gone, what arrived meanwhile stays |
 //!
-//! On a device that has to be synced, groups wait for a sync together, a commit's where one comes soon enough; their
-//! records go into the log, and they are installed, in the order in which they were written. Splits of one tree go on
-//! beside each other as long as no node that one writes is one that another changes: that compares what is written with
-//! what is prepared, so that one job is in flight at a time.
+//! On a device that has to be synced, groups wait for a sync together, or for the sync of a commit
+//! where one comes soon enough. Their records go into the log, and they are installed, in the order of
+//! their writes. Splits of one tree go on beside each other as long as no node that one split writes is
+//! changed by another. Only one merge job is in preparation or being written at a time, so the
+//! comparison of the nodes already written with the nodes being prepared is exact.
 //!
-//! Victims, unless the options name a policy of the papers (`ledger`): a hand walks over the trees, one lowest inner node at a time. Of the leaves below the
-//! nodes it passes, the one whose merge frees most memory for each page written is taken: the
-//! biggest group of a window, without any state a leaf, and bounded work a choice.
+//! Victims, unless the options name a policy of the papers (`ledger`): a hand walks over the trees, one
+//! lowest inner node at a time. Among the leaves below the nodes that the hand passes, the leaf whose
+//! merge frees most memory for each page written is taken: the biggest group of a window, without any
+//! state a leaf, and bounded work a choice.
 
 use std::collections::{BTreeMap, VecDeque};
 
@@ -78,12 +80,12 @@ pub(crate) enum Job {
     Checkpoint(CheckpointJob),
 }
 
-/// What the search for work came to.
+/// Result of the search for work.
 #[derive(Debug)]
 pub(crate) enum Next {
     /// I/O to be done.
     Job(Job),
-    /// Something moved on without I/O: look again.
+    /// The engine moved on without I/O: look again.
     Stepped,
     /// Nothing can be done now.
     Idle,
@@ -100,7 +102,7 @@ pub(crate) struct PageWrite {
     pub(crate) lsn: Lsn,
     /// How the version on flash becomes the image without another page, where it can.
     pub(crate) append: Option<Append>,
-    /// What stands on flash, once it is written.
+    /// Metadata of the page on flash, once it is written.
     pub(crate) version: Option<PageInfo>,
 }
 
@@ -121,19 +123,21 @@ pub(crate) struct WriteJob {
     pub(crate) pin: Option<LogicalPage>,
     /// Whether the group's pages may become durable later, with those of other groups.
     pub(crate) may_wait: bool,
-    /// Whether they are durable, once they are written.
+    /// Whether the pages are durable as soon as they are written.
     pub(crate) is_durable: bool,
     outcome: Outcome,
 }
 
 impl WriteJob {
-    /// Pages that are current as soon as they are written, or a group whose pages become durable at once.
+    /// A job whose pages are current as soon as they are written, or whose group becomes durable at
+    /// once.
     const fn new(group: GroupId, pages: Vec<PageWrite>, outcome: Outcome) -> Self {
         let (pin, may_wait, is_durable) = (None, false, false);
         Self { group, pages, cause: Cause::Data, pin, may_wait, is_durable, outcome }
     }
 
-    /// The time that its merge ends for each leaf, since that was written before; none for other jobs.
+    /// For each leaf, the time at which its merge ends, counted since its previous write; none for
+    /// other jobs.
     fn waited(&self) -> Vec<(Lsn, Lsn)> {
         match &self.outcome {
             Outcome::Merged { upto, base_lsn, .. } => vec![(*base_lsn, *upto)],
@@ -159,7 +163,7 @@ impl WriteJob {
     }
 }
 
-/// What a written job means for the engine.
+/// Effect of a written job on the engine.
 #[derive(Debug)]
 enum Outcome {
     /// A leaf's base moved up.
@@ -179,16 +183,16 @@ enum Outcome {
     Reshaped(Box<Reshape>),
 }
 
-/// An inner node that was written: level, fences, and what its image is complete to.
+/// An inner node that was written: level, fences, and the LSN to which its image is complete.
 type InnerRange = (u8, Vec<u8>, Option<Vec<u8>>, Lsn);
 
 /// A change of a tree's shape.
 #[derive(Debug)]
 struct Reshape {
     table: Table,
-    /// What the bases in `old` lack up to here is in the new leaves.
+    /// The new leaves hold all committed changes up to here that the bases in `old` lack.
     upto: Lsn,
-    /// Inner nodes written with it: their structure deltas are in their images.
+    /// Inner nodes written together with the leaves: their structure deltas are in their images.
     written: Vec<InnerRange>,
     /// Node that `puts` and `deletes` change, and its level.
     parent: Option<LogicalPage>,
@@ -282,7 +286,7 @@ pub(crate) enum Reshaping {
     None,
     /// So many that add nodes, below other nodes each or below one that has room for all.
     Splits(u32),
-    /// One that does more, or writes what an inner node lacks.
+    /// A single one that does more, or writes structure deltas that an inner node lacks.
     Alone,
 }
 
@@ -320,33 +324,34 @@ pub(crate) struct MergePlanner {
     joined: VecDeque<Target>,
     /// Leaves that were written with nothing in them, each to be merged away.
     emptied: VecDeque<Target>,
-    /// Leaves that were read to tell what belongs to it.
+    /// Leaves read so far to find the members of a super group.
     joining_reads: usize,
-    /// Frames that wait until what they hold is durable; busy meanwhile.
+    /// Frames that wait until all their changes are durable; busy meanwhile.
     waiting: Vec<(LogicalPage, Lsn)>,
-    /// What a merge freed lately, in bytes: below a share of it a window is passed over.
+    /// Bytes that recent merges freed, on average: a window whose best leaf frees less than a share of
+    /// this is passed over.
     freed_average: usize,
     /// The search under way.
     search: Search,
-    /// Pages read for the next job: they stay in memory until it is prepared (rule D7).
+    /// Pages read for the next job: they stay in memory until the job is prepared (rule D7).
     held: Vec<LogicalPage>,
-    /// Leaves that must split and found no page for it.
+    /// Leaves that must split and found no pages for the split.
     lacking_pages: HashSet<LogicalPage>,
-    /// Pages that do not read, and why: nothing below them is merged.
+    /// Pages that cannot be read, each with its error: nothing below them is merged.
     unreadable: BTreeMap<LogicalPage, EngineError>,
     /// The leaf that the last merge found no page for.
     short: Option<LogicalPage>,
     /// Leaves split one by one: there was no room for several.
     is_short_of_room: bool,
-    /// Only stuck leaves are left to merge.
+    /// Only leaves that lack pages are left to merge.
     is_out_of_pages: bool,
-    /// Something was committed that makes leaves shrink: what is stuck may fit again.
+    /// A commit made leaves shrink: leaves that lacked pages may fit again.
     may_fit: bool,
     /// A batch of merges is under way.
     is_in_batch: bool,
-    /// One began that a longer log would have put off.
+    /// A merge began that a longer log would have put off.
     wants_log: bool,
-    /// Searches in a row that found nothing to merge although nothing was under way.
+    /// Searches in a row without a leaf to merge, although no job was under way.
     empty_searches: u32,
     /// Why transactions cannot spill.
     no_spill: Option<EngineError>,
@@ -354,12 +359,12 @@ pub(crate) struct MergePlanner {
     awaits_installs: bool,
     /// Groups of deltas by leaf, for policies that rank them all.
     ledger: Ledger,
-    /// Groups that are to be merged together: what is left of the set that was chosen last.
+    /// Groups that are still to be merged together: the rest of the set that was chosen last.
     cover: VecDeque<GroupKey>,
 }
 
-/// A search for a victim, as far as it has come. It is kept while a page is read for it: the nodes
-/// of all its windows need not fit in memory together (rule D7).
+/// A search for a victim, as far as it has come. The search is kept while a page is read for it: the
+/// nodes of all its windows need not fit in memory together (rule D7).
 #[derive(Debug, Default)]
 struct Search {
     best: Option<(usize, Target)>,
@@ -374,12 +379,12 @@ impl MergePlanner {
         Self { ledger: ledger.with_units(options), ..Self::default() }
     }
 
-    /// Largest memory of what is known of each group so far.
+    /// Largest memory that the knowledge of groups has taken so far.
     pub(super) fn groups_bytes_peak(&self) -> usize {
         self.ledger.bytes_peak()
     }
 
-    /// A delta came to a tree, by which its leaf grows by `growth` where that is known.
+    /// A delta came to a tree; its leaf grows by `growth` where that is known.
     pub(super) fn note_delta(&mut self, table: Table, key: &[u8], op: Op<'_>, growth: Option<i64>) {
         if self.ledger.is_on() {
             let size = key.len() + op.encoded_size();
@@ -388,7 +393,7 @@ impl MergePlanner {
         }
     }
 
-    /// Deltas of a range went, and what its leaves are may have changed; those of `left` stay.
+    /// Deltas of a range went, and its leaves may be other ones now; the deltas of `left` stay.
     pub(super) fn note_removed<'a>(
         &mut self,
         table: Table,
@@ -417,7 +422,7 @@ impl MergePlanner {
         self.held.len()
     }
 
-    /// The search for a job came to `next`: what was read for it stays until it is found.
+    /// The search for a job came to `next`: pages that were read for the job stay until it is found.
     fn hold_for<T>(&mut self, next: &Step<T>) {
         match next {
             Err(Stop::Miss(Fetch::Page(page, _) | Fetch::Grouped(_, page))) => {
@@ -450,7 +455,8 @@ impl MergePlanner {
         self.may_fit = true;
     }
 
-    /// Memory is full, and only stuck leaves are left: those that changes make shrink fit again (rule D7).
+    /// Memory is full, and only leaves that lack pages are left: if changes make leaves shrink, they
+    /// fit again (rule D7).
     pub(super) fn retry_shrinking(&mut self) {
         if self.is_out_of_pages && std::mem::take(&mut self.may_fit) {
             self.forget_lacking_pages();
@@ -464,7 +470,7 @@ impl MergePlanner {
         self.no_spill = None;
     }
 
-    /// What a transaction has spilled is spilled no more, or committed.
+    /// A transaction's spilled changes are given up, or committed.
     pub(super) fn allow_spilling(&mut self) {
         self.no_spill = None;
     }
@@ -591,13 +597,13 @@ impl Engine {
         self.open_groups().filter(|_| self.view.needs_sync)
     }
 
-    /// Whether the images of groups that are not installed take what memory has for them.
+    /// Whether the images of groups that are not installed take all the memory that is meant for them.
     fn are_images_many(&self) -> bool {
         let pages: usize = self.waiting_groups().map(Grouped::page_count).sum();
         pages * self.payload_size > self.options.memory / IMAGES_SHARE
     }
 
-    /// Memory of deltas, but for those that go when what is written is installed.
+    /// Memory of deltas, without the deltas that go when written groups are installed.
     fn deltas_staying(&self) -> usize {
         let leaving = self.waiting_groups().map(|job| job.reshape.frees).sum();
         (self.deltas_size + self.uncommitted_size).saturating_sub(leaving)
@@ -711,10 +717,10 @@ impl Engine {
             || self.pool.is_dry(self.frames_max())
     }
 
-    /// Begins a batch of merges when deltas take what they may, and ends it when the share of the
+    /// Begins a batch of merges when deltas reach their limit, and ends it when the share of the
     /// options is free again: groups grow meanwhile, and checkpoints find less to copy. There are no
-    /// batches where that share is less than a few leaves, nor while a leaf finds no page to split: what
-    /// can still be merged is kept for when memory needs it (rule D7).
+    /// batches where that share is less than a few leaves, nor while a leaf finds no page to split:
+    /// merges that are still possible are kept for the time when memory needs them (rule D7).
     fn note_batch(&mut self) {
         let (total, soft) = (self.deltas_staying(), self.merges_above());
         let batch = (soft as f64 * self.options.merge_batch) as usize;
@@ -757,8 +763,9 @@ impl Engine {
         }
     }
 
-    /// A page that background work wanted does not read, or is not what it has to be. What is below it stays
-    /// in memory and is copied; false when that was known, and somebody needs it all the same.
+    /// Background work wanted a page that cannot be read, or that has the wrong content. The changes
+    /// below the page stay in memory and are copied. Returns false when the damage was known and an
+    /// operation needs the page all the same.
     pub(crate) fn goes_without(&mut self, page: LogicalPage, error: &EngineError) -> bool {
         if self.claim_cannot_go_on() {
             return true;
@@ -811,7 +818,7 @@ impl Engine {
     }
 
     fn must_load_runs(&self) -> bool {
-        // What is loaded while the last checkpoint is made is not covered by it.
+        // A run that is loaded while the last checkpoint is made would not be covered by it.
         let may_load = !self.is_replaying() && !self.is_closing();
         may_load && self.are_runs_due() && !self.must_merge() && !self.goes_before_merges()
     }
@@ -834,10 +841,11 @@ pub(super) struct ReshapePlan {
     pub(super) pages: Vec<Built>,
     pub(super) dropped: Vec<Vec<u8>>,
     pub(super) old: Vec<OldBase>,
-    /// What did not merge of the leaf: its last pages hold that as it was, for keys from its low fence on.
+    /// The part of the leaf that did not merge: its last pages hold this part as it was, for keys from
+    /// its low fence on.
     pub(super) rest: Option<OldBase>,
     pub(super) grown: i64,
-    /// Bytes of deltas that go with it.
+    /// Bytes of deltas that go when it is installed.
     pub(super) frees: usize,
     /// Whether the leaf is written even if no neighbour joins it.
     pub(super) is_due: bool,
