@@ -6,12 +6,12 @@
 //!                                                     └─ durable ──▶ Install job ──▶ installed
 //! ```
 //!
-//! | transition | function | what may be relied on |
+//! | transition | function | may be relied on afterwards |
 //! | --- | --- | --- |
 //! | choose | `choose_leaf` | nothing: only a hint |
 //! | prepare | `prepare_merge` | images derive from durable deltas up to `upto` (D1), pages are busy |
 //! | written | `written` | pages are on flash; a group's are not current yet |
-//! | installed | `install` | mapping moved, merged deltas gone, what arrived meanwhile stays |
+//! | installed | `install` | mapping moved, merged deltas gone, later deltas stay |
 //!
 //! On a device that has to be synced, groups wait for a sync together, or for the sync of a commit
 //! where one comes soon enough. Their records go into the log, and they are installed, in the order of
@@ -201,15 +201,15 @@ struct Reshape {
     deletes: Vec<Vec<u8>>,
     /// Nodes that merged into their neighbours.
     trims: Vec<LogicalPage>,
-    /// Page numbers taken for it.
+    /// Page numbers taken for the reshape.
     taken: Vec<LogicalPage>,
     dropped: Vec<Vec<u8>>,
     old: Vec<OldBase>,
     rest: Option<OldBase>,
     grown: i64,
-    /// Bytes of deltas that go with it.
+    /// Bytes of deltas that go when it is installed.
     frees: usize,
-    /// The transaction that it commits.
+    /// The transaction that its record commits.
     claim: Option<Xid>,
 }
 
