@@ -302,7 +302,7 @@ impl MemoryTuner {
             let share = before + self.gain.toward(side) * (balance - before);
             self.share = share.clamp(SHARE_MIN, SHARE_MAX);
         }
-        // Where there is no way left to go there is time to look.
+        // Where the share cannot move there is time to look.
         self.gain.follow(if self.share == before { Side::Neither } else { side });
     }
 
