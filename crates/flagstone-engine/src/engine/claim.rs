@@ -5,21 +5,21 @@
 //! are logged.
 //!
 //! ```text
-//!              what it is      leaf after leaf:              last page
-//!  commit ──▶  based on is ──▶ image = base ⊕ durable   ──▶  written  ─┬─▶ record: names the group,
-//!              durable         deltas ⊕ own changes                    │   holds the rest ─▶ durable
+//!              commits it      leaf after leaf:              last page
+//!  commit ──▶  rests on    ──▶ image = base ⊕ durable   ──▶  written  ─┬─▶ record: names the group,
+//!              are durable     deltas ⊕ own changes                    │   holds the rest ─▶ durable
 //!                 │                 │ nothing is claimed               │
 //!                 │                 ▼                                  └─▶ flag programmed and read
 //!                 └──────────▶ committed by the log                        back: nothing is logged
 //! ```
 //!
-//! | transition | function | what may be relied on |
+//! | transition | function | may be relied on afterwards |
 //! | --- | --- | --- |
-//! | commit → `Settling` | `begin_claim` | the transaction has all its locks: nobody changes its keys |
+//! | commit → `Settling` | `begin_claim` | the transaction has all its locks: no other changes its keys |
 //! | `Settling` → `Writing` | `claim_step` | every commit that its keys had before it is durable (D1, D5) |
-//! | `Writing` → `Sealing` | `claim_leaf`, `seal_claim` | the leaves are busy: nobody else prepares an image |
+//! | `Writing` → `Sealing` | `claim_leaf`, `seal_claim` | the leaves are busy: no other job prepares an image |
 //! | `Sealing` → `Recorded` | `claim_sealed` | the group is durable; the record is the commit point (D5) |
-//! | `Sealing` → `Flagging` | `seal_claim` | all of it is in the group; the flag is the commit point (D5) |
+//! | `Sealing` → `Flagging` | `seal_claim` | its changes are in the group; the flag is the commit point (D5) |
 //! | → installed | `install_claim` | committed for good: mapping, deltas and locks follow in one step |
 //!
 //! Invariants:

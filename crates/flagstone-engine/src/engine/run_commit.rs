@@ -12,7 +12,7 @@
 //!                    │ yes
 //!                    ▼
 //!             changes leave memory ──▶ the record names the run ──▶ it waits
-//!                                                                      │ somebody asks for what it holds, or runs
+//!                                                                      │ a read needs its changes, or runs
 //!                                                                      ▼ take their share of the pages
 //!                                                     loaded in key order, merged, trimmed
 //! ```

@@ -1,8 +1,8 @@
 //! Runs of committed transactions: which parts of them are in memory, and which are not.
 //!
-//! Owns what is counted of them, so that whoever asks how much waits pays nothing for it. Knows where nothing is
-//! left to load around the place where parts were loaded last: merges go through the keys in order, and many
-//! runs may wait.
+//! Owns the counts of runs, so that a question for the size of waiting runs costs nothing. Knows the
+//! key range without unloaded parts around the place where parts were loaded last: merges go through
+//! the keys in order, and many runs may wait.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::ops::Bound;
@@ -27,7 +27,7 @@ pub(crate) struct CommittedRun {
     pub(super) loading: BTreeMap<usize, Loading>,
 }
 
-/// What was read so far of a part.
+/// Changes read so far of a part.
 #[derive(Clone, Debug, Default)]
 pub(super) struct Loading {
     pub(super) page_count: usize,
@@ -84,7 +84,7 @@ pub(crate) struct Runs {
     met: Option<Met>,
     probe: Option<Probe>,
     totals: Totals,
-    /// Nothing is merged: what was loaded may be let go, and is loaded again when it is read (R6).
+    /// Nothing is merged: a loaded part may be let go, and is loaded again when it is read (R6).
     may_unload: bool,
     /// LSNs of runs that stay loaded all the same: a checkpoint copied changes under them, which may have taken in
     /// older ones.
@@ -108,7 +108,7 @@ struct Probe {
     number: usize,
 }
 
-/// What is counted of runs.
+/// Counts of runs.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 struct Totals {
     /// Pages of parts that are not loaded.
@@ -144,12 +144,12 @@ impl Runs {
         self.totals.waiting_size
     }
 
-    /// Bytes of it that name runs which the next checkpoint lets go.
+    /// Bytes of a record's names of runs which the next checkpoint frees.
     pub(crate) fn loaded_size(&self) -> usize {
         self.totals.loaded_size
     }
 
-    /// Pages of runs that the next checkpoint lets go.
+    /// Pages of runs that the next checkpoint frees.
     pub(crate) fn loaded_pages(&self) -> u64 {
         self.totals.loaded_pages as u64
     }
@@ -188,8 +188,8 @@ impl Runs {
         &self.open[number].run.parts[part]
     }
 
-    /// The part of `range` to load next of those that are not, of commits up to `upto`, and its run: one that holds the
-    /// first keys, or else the one with the lowest.
+    /// The next part of `range` to load, among unloaded parts of commits up to `upto`, and its run: a
+    /// part that holds the first keys, or else the part with the lowest.
     pub(super) fn next_left(&mut self, range: KeyRange<'_>, upto: Lsn) -> Option<(usize, usize)> {
         if !self.is_met(range.low, upto) {
             if let Some(found) = self.at_low(range.low, upto) {
@@ -346,7 +346,7 @@ impl Runs {
         self.may_unload = true;
     }
 
-    /// Whether what was loaded may be let go.
+    /// Whether loaded parts may be let go.
     pub(crate) fn may_unload(&self) -> bool {
         self.may_unload
     }
