@@ -22,7 +22,7 @@ use crate::lock::{Mode, Target, Xid};
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Table {
     pub(crate) id: u32,
-    /// Who gave it out; none inside the engine, which has one number for each tree.
+    /// Owner that gave out the handle; none inside the engine, which has one number for each tree.
     owner: Option<(Owner, Option<Identity>)>,
 }
 
@@ -65,13 +65,13 @@ pub const fn id_of(table: Table) -> u32 {
     table.id
 }
 
-/// The table of tables: its keys are names, and what is left of tables that were dropped.
+/// The table of tables: its keys are names, and entries of dropped tables that are not free yet.
 pub const CATALOG: Table = Table::of(0);
 
 /// Root of the catalog.
 pub(crate) const CATALOG_ROOT: LogicalPage = LogicalPage(0);
 
-/// One tree: what of it is in memory beside frames.
+/// One tree: its state in memory beside frames.
 #[derive(Debug)]
 pub(crate) struct Tree {
     pub(crate) id: u32,
@@ -87,12 +87,12 @@ pub(crate) struct Tree {
     pub(crate) retained: snapshot::Retained,
     /// Entries of all leaves on flash, as far as counted.
     pub(crate) entry_count: i64,
-    /// It was dropped, and something of it is left.
+    /// Release of a dropped table, until its last page is free.
     pub(crate) dropped: Option<Box<Dropped>>,
 }
 
 impl Tree {
-    /// What its changes take, and the old leaves that snapshots read.
+    /// Memory of its changes, and of the old leaves that snapshots read.
     pub(super) fn size(&self) -> DeltaSize {
         let deltas = self.deltas.size();
         DeltaSize { memory: deltas.memory + self.retained.bytes(), ..deltas }
@@ -149,14 +149,14 @@ pub(crate) fn is_name(key: &[u8]) -> bool {
     key.first() != Some(&TOMBSTONE)
 }
 
-/// Name and table of an entry of the catalog, whatever became of them since.
+/// Name and table of an entry of the catalog, even if the table was dropped since.
 pub(crate) fn named_table(key: &[u8], entry: &[u8]) -> Option<(String, Table)> {
     let (table, _) = decode_entry(entry).filter(|_| is_name(key))?;
     Some((String::from_utf8_lossy(key).into_owned(), table))
 }
 
 impl Engine {
-    /// The table called `name` with its entry in the catalog, locked for a change of it.
+    /// The table called `name` with its entry in the catalog, locked for a change of the entry.
     pub(crate) fn locked_entry(&mut self, xid: Xid, name: &str) -> Step<Option<(Table, Vec<u8>)>> {
         self.check_key(name.as_bytes())?;
         self.require_sound()?;
@@ -214,7 +214,7 @@ impl Engine {
         Ok(table.owned_by(self.table_owner()))
     }
 
-    /// Whom tables of this session belong to.
+    /// Owner of the tables of this session.
     pub(crate) const fn table_owner(&self) -> TableOwner {
         TableOwner { owner: self.owner, database: Some(self.identity) }
     }
@@ -233,7 +233,8 @@ impl Engine {
         }
     }
 
-    /// Restart knows every table: what it met of others belonged to some that are gone.
+    /// Restart knows every table: changes that it met of other numbers belonged to tables that are
+    /// gone.
     pub(crate) fn forget_nameless(&mut self) {
         for tree in self.trees.take_nameless() {
             self.note_deltas_size(tree.deltas.size(), DeltaMap::new().size());

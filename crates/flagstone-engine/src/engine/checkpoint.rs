@@ -75,7 +75,8 @@ pub(crate) struct Cycle {
     number: u32,
     cutoff: Lsn,
     begin: LogPosition,
-    /// Log page at which the last cycle ended: without a later one another cycle frees nothing.
+    /// Log page at which the last cycle ended: until the log has a later page, another cycle frees
+    /// nothing.
     end_page: Option<u64>,
     is_wanted: bool,
     /// A caller waits for the end of the cycle.
@@ -374,7 +375,8 @@ impl Engine {
         self.want_flush();
     }
 
-    /// Asks for a checkpoint without which a leaf cannot be merged, and for merges as the one under way does them.
+    /// Asks for a checkpoint without which a leaf cannot be merged, and for merges in it if the cycle
+    /// under way merges.
     pub(super) fn want_checkpoint_before_merges(&mut self) {
         self.cycle.merges_all |= matches!(self.cycle.phase, Phase::Merging { .. });
         self.cycle.goes_first = true;

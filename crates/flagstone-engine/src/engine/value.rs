@@ -40,7 +40,7 @@ pub(crate) fn value_page_content(image: &[u8]) -> Option<&[u8]> {
 
 const DESCRIPTOR_HEADER_SIZE: usize = 13;
 
-/// Where a value lies that has pages of its own.
+/// Place of a value that has pages of its own.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Descriptor {
     size: u32,
@@ -184,8 +184,9 @@ impl Engine {
         (self.nameable_pages() / PARTS_NAMED).clamp(1, PART_PAGES_MAX)
     }
 
-    /// Lets `xid` write the next `pages` of a value. What a record says of those before is known by then: most follow
-    /// each other and take one entry together, so that a value needs less than all of its pages one by one might.
+    /// Lets `xid` write the next `pages` of a value. The record's entries for the pages before are
+    /// known by then: most page numbers follow each other and share one entry, so a value needs less
+    /// room than entries for its single pages would.
     pub(crate) fn begin_part(&mut self, xid: Xid, pages: usize) -> Step<()> {
         self.demand_log(xid, 0)?;
         self.demand_names(xid, pages, 0)?;
@@ -193,14 +194,14 @@ impl Engine {
         Ok(())
     }
 
-    /// What came of them is seen on flash.
+    /// The pages are on flash now, or their write has failed.
     pub(crate) fn end_part(&mut self, xid: Xid, pages: usize) {
         if let Some(own) = self.transactions.get_mut(&xid).filter(|own| own.doom.is_none()) {
             own.unwritten -= pages;
         }
     }
 
-    /// What came of writing the pages of a value: none stay that nothing will refer to.
+    /// Takes the result of writing a value's pages: no page stays that nothing will refer to.
     pub(crate) fn stored(
         &mut self,
         xid: Xid,
@@ -241,10 +242,10 @@ impl Engine {
         self.transactions.get(&xid)?.dropped.last().cloned()
     }
 
-    /// The pages of the value that [`Engine::next_garbage`] named are in the group of `xid` no more. Their numbers stay
-    /// with it until a checkpoint says so: before, a mount finds what they held in the group, and would take it for
-    /// what the group wrote there later and lost.
-    /// False when they are not its any more.
+    /// The pages of the value that [`Engine::next_garbage`] named are no longer in the group of `xid`.
+    /// Their numbers stay with the transaction until a checkpoint no longer lists them: before that, a
+    /// mount finds their old content in the group, and would take it for later pages that the group
+    /// wrote and lost. False when the pages are no longer the transaction's.
     pub(crate) fn give_back(&mut self, xid: Xid, garbage: &[u8], pages: &[LogicalPage]) -> bool {
         let Some(own) = self.transactions.get_mut(&xid) else { return false };
         let is_own = own.dropped.pop_if(|last| last.as_slice() == garbage).is_some();
@@ -297,10 +298,10 @@ const PARTS_NAMED: usize = 8;
 /// Pages of a part, at most.
 const PART_PAGES_MAX: usize = 64;
 
-/// Largest value whatever the page size, in bytes.
+/// Largest value at any page size, in bytes.
 const VALUE_SIZE_MAX: usize = 1 << 30;
 
-/// What the space floor has to do after a commit: in order, none before the commit is durable.
+/// Work for the space floor after a commit: in order, none before the commit is durable.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) enum Release {
     /// The pages of a committed transaction become current.
@@ -314,7 +315,7 @@ pub(crate) enum Release {
 }
 
 impl Release {
-    /// Bytes of what is released, in a master record.
+    /// Bytes of the release's content in a master record.
     pub(crate) fn size(&self) -> usize {
         match self {
             Self::Value(descriptor) => descriptor.len(),
@@ -370,7 +371,7 @@ impl Trims {
         groups
     }
 
-    /// What may be released.
+    /// Releases that may be made now.
     pub(crate) fn ready(
         &self,
         durable: Lsn,

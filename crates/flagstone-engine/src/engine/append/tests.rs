@@ -47,7 +47,7 @@ fn programs(database: &Database<SimNand>) -> (u64, u64) {
     (programs[place(Cause::Data)], programs[place(Cause::Delta)])
 }
 
-/// What `work` programs, of both kinds.
+/// Programs that `work` makes, of both kinds.
 fn during(database: &Database<SimNand>, work: impl FnOnce()) -> (u64, u64) {
     let before = programs(database);
     work();
@@ -169,9 +169,9 @@ fn schemes_of_the_classic_engine_are_refused() {
     }
 }
 
-/// Goal: what an append moves of a leaf's own metadata, the count of its rows and where they stand, and the LSN
-/// that it is complete to are those of the append after a mount. Method: a row between others, appended; a
-/// checkpoint counts it, so that the log has nothing to bring back.
+/// Goal: the parts of a leaf's metadata that an append moves, the count of its rows, their places, and
+/// the LSN that it is complete to, are the append's after a mount. Method: a row between others,
+/// appended; a checkpoint counts it, so that the log has nothing to bring back.
 #[test]
 fn the_header_of_a_leaf_comes_from_its_appends() {
     let (database, table) = database("slc-2k", &options(), 8);
