@@ -210,7 +210,7 @@ impl Engine {
         let is_read = match self.options.absent {
             _ if self.holds_images_ahead() => true,
             AbsentLeaf::Wait => false,
-            // An engine that changes pages reads them first.
+            // An engine that changes pages in memory reads them first.
             AbsentLeaf::Read => true,
             AbsentLeaf::ReadOnce => !self.has_unit(table, key)?,
         };
@@ -406,7 +406,8 @@ fn with_versions(
     upto: Lsn,
 ) -> Option<Value> {
     for (_, op) in versions.filter(|(lsn, _)| *lsn > base && *lsn <= upto) {
-        // A patch never meets an out-of-line value: `patch` rewrites such a value whole.
+        // A patch never meets an out-of-line value: [`Engine::patch`] leaves such a value to its owner,
+        // which rewrites it whole.
         let _ = apply(op, &mut value);
     }
     value

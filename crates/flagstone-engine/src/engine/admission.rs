@@ -16,8 +16,8 @@ use crate::lock::Xid;
 #[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct Growth {
     pub(super) bytes: usize,
-    /// Something was committed since deltas were last merged to the end: how much leaves grow or shrink
-    /// when they are merged is not known.
+    /// Changes were committed since deltas were last merged to the end: how much leaves grow or shrink
+    /// when these are merged is not known.
     is_open: bool,
     /// Commits wait until merging has told real growth from replaced values.
     is_reclaiming: bool,

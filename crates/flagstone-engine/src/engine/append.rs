@@ -3,8 +3,8 @@
 //! Owns the choice of merges that end in an append. The format of appends on flash, and the pages that
 //! take them, are the space floor's.
 //!
-//! - **A1** A leaf is written with as many slots as fit behind its content: they cost nothing, and the
-//!   next image that needs their room is written as a whole.
+//! - **A1** A leaf is written with as many slots as fit behind its content: they cost nothing, and when
+//!   a later image needs their room, that image is written as a whole page.
 //! - **A2** An append gives the content that a whole page would have: the same image, complete to the
 //!   same LSN, of durable deltas alone (rules D1, D2). Until a checkpoint of the mapping counts it, the
 //!   log has these deltas (rule D6): its head moves with such a checkpoint only.

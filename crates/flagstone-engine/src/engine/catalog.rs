@@ -1,9 +1,9 @@
 //! Trees in memory and the catalog that names them.
 //!
-//! The catalog is tree 0, rooted at logical page 0: table name -> tree id and root page. A root
-//! never moves: when it splits, its content moves down and the root names the halves. So a tree is
-//! found by a number that never changes. The entry of a dropped table is moved to a key that no name
-//! can be, which no text begins with.
+//! The catalog is tree 0, rooted at logical page 0: table name -> tree id and root page. A root never
+//! moves: when it splits, its content moves down and the root names the halves. So a tree is found by a
+//! number that never changes. The entry of a dropped table is moved to a key that cannot be a name,
+//! since no text begins with its first byte.
 
 use flagstone_space::{LogicalPage, Lsn};
 
@@ -16,9 +16,9 @@ use crate::delta::{DeltaMap, DeltaSize, Op};
 use crate::error::EngineError;
 use crate::lock::{Mode, Target, Xid};
 
-/// A table of a database: cheap to copy, and valid until the table is dropped, also when the database is opened
-/// again. Another database and a kept snapshot have tables of their own: they refuse it with
-/// [`EngineError::ForeignTable`].
+/// A table of a database: cheap to copy, and valid until the table is dropped, also when the database
+/// is opened again. Another database and a named snapshot have tables of their own: they refuse this
+/// one with [`EngineError::ForeignTable`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Table {
     pub(crate) id: u32,
@@ -44,7 +44,7 @@ impl Table {
         })
     }
 
-    /// The table inside the engine, if `owner` gave it out or it never left.
+    /// The table inside the engine, if `owner` gave the handle out or the handle never left the engine.
     pub(crate) fn inside(self, of: TableOwner) -> Result<Self, EngineError> {
         match self.owner.is_none() || self.is_of(of) {
             true => Ok(Self::of(self.id)),
@@ -53,7 +53,8 @@ impl Table {
     }
 }
 
-/// The table with a number, for engines that give out numbers alone: an engine of this crate takes it for its own.
+/// The table with a number, for engines that give out numbers alone: an engine of this crate takes the
+/// handle for its own.
 #[must_use]
 pub const fn table_with_id(id: u32) -> Table {
     Table::of(id)
@@ -188,7 +189,7 @@ impl Engine {
         }
     }
 
-    /// Creates a table inside transaction `xid`, or opens the one of that name.
+    /// Creates a table inside transaction `xid`, or opens the table of that name.
     ///
     /// # Errors
     ///
@@ -224,7 +225,7 @@ impl Engine {
         table.inside(self.table_owner())
     }
 
-    /// A table that was never committed is no more: its page is for the next one.
+    /// A table that was never committed is gone: its page is for the next table.
     pub(super) fn forget_created(&mut self, table: Table) {
         let tree = self.trees.remove(table.id);
         if let Some(root) = tree.and_then(|tree| tree.root) {

@@ -270,7 +270,7 @@ impl Master {
             let (lsn, group) = (Lsn(input.u64()?), GroupId(input.u64()?));
             master.pages.push((lsn, group, PageSpans::decode(&mut input)?));
         }
-        // Copied changes were durable, whatever came of later records (C1).
+        // Copied changes were durable, even if later records were lost (C1).
         let is_sound = master.cutoff <= master.durable && input.0.is_empty();
         let mut lsns: Vec<Lsn> = master.runs.iter().map(|run| run.lsn).collect();
         lsns.sort_unstable();

@@ -32,9 +32,10 @@
 //!   logged.
 //! - **Q3** The transaction's locks go at install: until then no other transaction reads a part of it,
 //!   and it may have to be forgotten. Snapshots that began before keep the old leaves.
-//! - **Q4** One claim at a time; others that want one wait for it, and it waits for no transaction.
-//! - **Q5** A leaf that becomes several is claimed when the transaction changed nothing else: the record
-//!   that installs the new leaves is then its commit point, and holds none of its content.
+//! - **Q4** One claim at a time; other transactions that want one wait for it, and it waits for no
+//!   transaction.
+//! - **Q5** A leaf that becomes several is claimed when the transaction changed nothing else: the
+//!   record that installs the new leaves is then its commit point, and holds no content of the leaves.
 //! - **Q6** The marker in front of the record names the pages of the claim: if damage took one of these
 //!   leaves since, the leaf counts as lost, and its old version does not come back.
 
@@ -113,9 +114,9 @@ pub(crate) struct Claim {
     /// Some of its changes have to be logged.
     has_rest: bool,
     leaves: Vec<ClaimedLeaf>,
-    /// Their pages, as versions that its record names (Q6).
+    /// Pages of these leaves, as versions that its record names (Q6).
     pages: Vec<GroupSpan>,
-    /// The one leaf that became several, once they are on flash.
+    /// Install of the one leaf that became several, once its pages are on flash.
     reshaped: Option<InstallJob>,
 }
 
@@ -175,7 +176,7 @@ enum Claimed {
     Later,
 }
 
-/// A leaf as its parent names it.
+/// A leaf as its parent names it: page and fences.
 pub(super) struct LeafPlace {
     pub(super) page: LogicalPage,
     pub(super) low: Vec<u8>,
@@ -187,7 +188,7 @@ impl Engine {
     ///
     /// # Errors
     ///
-    /// `Wait::Claim` while it, or another transaction, is committed with its leaves; the stops of
+    /// `Wait::Claim` while `xid`, or another transaction, is committed with its leaves; the stops of
     /// admission; `OutcomeUnknown` when the device failed at the wrong moment.
     pub(super) fn try_page_commit(&mut self, xid: Xid) -> Step<()> {
         let may_be_committed =
@@ -220,8 +221,9 @@ impl Engine {
         self.claim.as_ref().is_some_and(|claim| claim.xid == xid)
     }
 
-    /// Gives up the commit of `xid`, which met an error. False when its owner has to ask again: its claim may
-    /// be committed all the same, or the error was met on the way to a claim and the log takes it all.
+    /// Gives up the commit of `xid`, which met an error. False when its owner has to ask again: its
+    /// claim may be committed all the same, or the error was met on the way to a claim and the log
+    /// takes all changes.
     pub(crate) fn gives_up(&mut self, xid: Xid) -> bool {
         if self.transactions.get(&xid).is_some_and(|own| own.claimed.is_some()) {
             return false;
@@ -274,7 +276,7 @@ impl Engine {
         }
     }
 
-    /// Whether claiming leaves may save as much as a program, or is asked for.
+    /// Whether claiming leaves may save as much as a program, or is asked for by the options.
     fn is_worth_a_claim(&self, xid: Xid) -> bool {
         let Some(own) = self.transactions.get(&xid) else { return false };
         // Runs, and values with pages of their own, have a group that commits them already.
@@ -293,7 +295,7 @@ impl Engine {
             CommitBy::Auto => {
                 let fills_a_page =
                     |bytes| self.commit_costs.log_pages(bytes, self.view.log_page_size) >= 1.0;
-                // Its memory is more than its changes, and known.
+                // The memory of its changes is larger than the changes, and is known without counting.
                 fills_a_page(own.size) && fills_a_page(own.writes.range_bytes(KeyRange::ALL))
             }
         }
@@ -455,8 +457,8 @@ impl Engine {
         Ok(LeafPlace { page, low: view.separator(place), high: end_of_child(&view, key) })
     }
 
-    /// Programs that a leaf's claim saves; none or less when its changes are better in the log. A whole
-    /// one where the options ask for claims.
+    /// Programs that a leaf's claim saves; zero or less when its changes are better in the log. Where
+    /// the options ask for claims: one if the leaf can be claimed, else zero.
     fn gain_of(
         &self,
         xid: Xid,
@@ -477,8 +479,8 @@ impl Engine {
             return Ok(f64::from(u8::from(is_possible)));
         }
         if own > self.payload_size * 2 {
-            // A leaf that outgrows its page is left to merges, unless it becomes all that was changed:
-            // then the old page alone may have to be written again.
+            // A leaf that outgrows its page is left to merges, unless it has all changes of the
+            // transaction: then the old page alone may have to be written again.
             let saved = self.commit_costs.log_pages(own, self.view.log_page_size) - 1.0;
             return Ok(if is_all(writes, inside) { saved } else { 0.0 });
         }
@@ -571,7 +573,7 @@ impl Engine {
         }
         let Some(built) = merged.pages.into_iter().next() else { return Ok(Claimed::Nothing) };
         if self.is_small(&built) && !is_root {
-            // Its merge looks for a neighbour.
+            // The merge of such a leaf looks for a neighbour.
             return Ok(Claimed::Nothing);
         }
         let leaf = ClaimedLeaf { table, page, low, high, upto, base_lsn, grown };
@@ -599,7 +601,8 @@ impl Engine {
         Ok(Claimed::Several(Box::new(job)))
     }
 
-    /// Whether a leaf may be claimed that becomes several: it is all that the transaction changed (Q5).
+    /// Whether a leaf that becomes several may be claimed: it must have all changes of the transaction
+    /// (Q5).
     fn may_become_several(&self, xid: Xid, inside: KeyRange<'_>) -> bool {
         self.transactions.get(&xid).is_some_and(|own| is_all(&own.writes, inside))
             || self.bugs.has(SeededBug::ClaimInPart)
@@ -666,7 +669,7 @@ impl Engine {
             }
     }
 
-    /// Commits keep their order: a flag follows when all before it are durable.
+    /// Commits keep their order: a flag follows when all commits before it are durable.
     fn must_flush_before_flag(&self) -> bool {
         let flagged = self.claim.as_ref().filter(|claim| !claim.leaves.is_empty());
         let is_pending = self.durable() < self.committed;
@@ -688,7 +691,7 @@ impl Engine {
         self.refuse_claim();
     }
 
-    /// The log takes it all.
+    /// The log takes all changes of the claim.
     fn refuse_claim(&mut self) {
         let is_waited_for = self.claim.as_ref().is_some_and(|claim| claim.owner == Owner::Waits);
         if !is_waited_for {
@@ -749,8 +752,8 @@ impl Engine {
         self.claim = Some(claim);
     }
 
-    /// The pages of a leaf that became several are durable, and the record that says where they are is
-    /// in the log: it commits the transaction (Q5).
+    /// The pages of a leaf that became several are durable, and the record that names them is in the
+    /// log: it commits the transaction (Q5).
     pub(super) fn claim_reshaped(&mut self, install: InstallJob) {
         let Some(claim) = &mut self.claim else { return };
         let lsn = install.lsn;
@@ -770,8 +773,8 @@ impl Engine {
             || self.claim.as_ref().is_some_and(|claim| claim.reshaped.is_some())
     }
 
-    /// There are no pages for the claim, or one of its leaves does not read: the log takes it all. False
-    /// when none is being written.
+    /// There are no pages for the claim, or one of its leaves cannot be read: the log takes all
+    /// changes. False when no claim is being written.
     pub(super) fn claim_cannot_go_on(&mut self) -> bool {
         let is_writing = self.claim.as_ref().is_some_and(|claim| claim.phase == Phase::Writing);
         if is_writing {
@@ -794,7 +797,7 @@ impl Engine {
 
     /// The group of the claim whose flag is being programmed.
     pub(crate) fn flagging_claim(&self) -> Option<GroupId> {
-        // Once the device has failed, the claim's locks may be gone: no reader may see a part of it
+        // Once the device has failed, the claim's locks may be gone: no reader may see parts of it
         // come.
         let claim = self.claim.as_ref().filter(|_| !self.is_poisoned())?;
         claim.group.filter(|_| claim.phase == Phase::Flagging)
@@ -847,7 +850,7 @@ impl Engine {
         self.append_claimed_record(group.unwrap_or(GroupId::NONE), &[])
     }
 
-    /// Snapshots below `until` need the old leaf.
+    /// Installs one leaf; snapshots below `until` need the old one.
     fn install_leaf(&mut self, leaf: ClaimedLeaf, pin: Option<PinId>, until: Lsn) {
         self.busy.remove(&leaf.page);
         let pin = pin.map(|pin| (pin, leaf.page));

@@ -31,7 +31,7 @@ impl<'a> Seek<'a> {
         }
     }
 
-    /// The child of the inner node `page` that leads there, and its place.
+    /// The child of the inner node `page` that leads to the target, and the child's place.
     pub(crate) fn child_of(
         self,
         page: LogicalPage,
@@ -116,8 +116,8 @@ impl Engine {
         Err(corrupt(page, "tree is deeper than any tree can be"))
     }
 
-    /// Where the child of `key` ends in the node at `level`, or where that ends if it is a leaf; none at the end of the
-    /// tree.
+    /// Where the child of `key` ends in the node at `level`, or where the node ends if it is a leaf;
+    /// none at the end of the tree.
     pub(crate) fn end_of_child(
         &mut self,
         table: Table,
@@ -210,7 +210,8 @@ impl Engine {
             Fetch::Grouped(group, page) => self.fill_run(group, page, fetched.found),
             Fetch::Pinned(pin, page) => {
                 if !self.retains(pin) {
-                    // The last snapshot that needed it has ended meanwhile: its reader learns so.
+                    // The last snapshot that needed the version has ended meanwhile: its reader gets an
+                    // error.
                     return Ok(());
                 }
                 let (info, mut image) = fetched.found.ok_or(missing(page))?;
@@ -223,7 +224,7 @@ impl Engine {
         }
     }
 
-    /// A read that was asked for failed: nothing will come.
+    /// A read that was asked for failed: no page will come.
     pub fn fetch_failed(&mut self, fetch: Fetch) {
         if let Fetch::Page(page, number) = fetch {
             self.reads.end(page, number);
@@ -253,8 +254,8 @@ impl Engine {
             && self.hides_from_snapshot(info.lsn)
             && !self.awaits_install(page)
         {
-            // A merge has written it but is not installed: snapshots still need the version that it
-            // replaces.
+            // A merge has written the page but is not installed: snapshots still need the version that
+            // it replaces.
             return Ok(());
         }
         self.found_again(page);

@@ -21,7 +21,7 @@
 //! - **X2** The release begins after a checkpoint that began when the table had no change in memory. So
 //!   the only records of the table that restart reads are the records of its release.
 //! - **X3** A node goes no earlier than all nodes below it, so that every page that is left can be
-//!   found from the root. A page whose number has another owner by now is told by the tree in its
+//!   found from the root. A page whose number has another owner by now is recognised by the tree in its
 //!   image: no page of a dropped table is written any more.
 //! - **X4** The record that frees the root stands before the commit that takes the entry away, and the
 //!   root is free when both are durable: its number gets no other owner while the entry names it.
@@ -41,7 +41,7 @@ use crate::error::EngineError;
 use crate::lock::Xid;
 use crate::node::{NodeView, ValueRef};
 
-/// Pages that one record frees, at most: it stays small beside the log.
+/// Pages that one record frees, at most: the record stays small beside the log.
 const BATCH_PAGES: usize = 128;
 
 /// How far a dropped table has come.
@@ -134,7 +134,7 @@ pub(crate) struct Drops {
 }
 
 impl Drops {
-    /// Whether a table that was dropped has pages yet.
+    /// Whether a table that was dropped still has pages.
     pub(super) fn has_tables(&self) -> bool {
         !self.tables.is_empty()
     }
@@ -171,7 +171,8 @@ impl Engine {
         self.drops.tables.push(table.id);
     }
 
-    /// Forgets drops above the durable frontier: the engine is poisoned, and they may not have happened.
+    /// Forgets drops above the durable frontier: the engine is poisoned, and the drops may not have
+    /// happened.
     pub(super) fn forget_drops(&mut self, durable: Lsn) {
         for tree in &mut self.trees {
             tree.dropped.take_if(|dropped| dropped.lsn > durable);
@@ -208,7 +209,7 @@ impl Engine {
         if is_gone { Err(EngineError::NoTable) } else { Ok(()) }
     }
 
-    /// Whether something can be done now for a table that was dropped.
+    /// Whether work can be done now for a table that was dropped.
     pub(super) fn has_drop_work(&self) -> bool {
         self.is_front_durable() || self.next_dropped().is_some()
     }
@@ -448,7 +449,8 @@ mod tests {
         Options::default().with_memory(512 << 10)
     }
 
-    /// A table of rows and one of values that have pages of their own, all in pages that a checkpoint knows.
+    /// A table of rows, and a table of values with pages of their own, all in pages that a checkpoint
+    /// knows.
     fn with_two_tables() -> SimNand {
         let profile = Profile::named("slc-2k").unwrap().with_block_count(160).unwrap();
         let database = Database::create_on(SimNand::new(&profile, 1), &options()).unwrap();
@@ -512,8 +514,9 @@ mod tests {
         [before, taken(&Database::open_on(device, &options()).unwrap())]
     }
 
-    /// Goal: numbers of pages that damage took are free again when the table is gone, and stay so. Method: a block of
-    /// leaves, and one of values, that are erased; as many pages are taken as where nothing was.
+    /// Goal: page numbers that damage took are free again when the table is gone, and stay free.
+    /// Method: a block of leaves, and a block of values, are erased; as many pages are taken as without
+    /// the damage.
     #[test]
     fn a_dropped_table_gives_the_numbers_of_lost_pages_back() {
         let device = with_two_tables();
@@ -525,8 +528,8 @@ mod tests {
         }
     }
 
-    /// Goal: the same where a cut comes between the record that frees lost pages and the next checkpoint. Method: the
-    /// power is cut when the pages are free.
+    /// Goal: the same where a cut comes between the record that frees lost pages and the next
+    /// checkpoint. Method: the power is cut when the pages are free.
     #[test]
     fn numbers_of_lost_pages_stay_free_over_a_cut() {
         let mut device = with_two_tables();
@@ -551,8 +554,9 @@ mod tests {
         assert_eq!(taken, expected + left, "but for those that nobody had freed before the cut");
     }
 
-    /// Goal: a snapshot that begins behind a drop holds nothing of the table for ever. Method: the table is
-    /// merged between the drop and its end, while the first snapshot keeps it and the second lives.
+    /// Goal: a snapshot that begins after a drop does not keep pages of the table for ever. Method: the
+    /// table is merged between the drop and its end, while the first snapshot keeps it and the second
+    /// lives.
     #[test]
     fn a_snapshot_behind_a_drop_lets_everything_go() {
         let profile = Profile::named("slc-2k").unwrap().with_block_count(128).unwrap();

@@ -18,7 +18,7 @@
 //!
 //! - **S1** Only recent costs count; no period goes further than half the way to the balance, and none
 //!   moves the share for a difference that chance explains.
-//! - **S2** The memory of pages that left is bounded by a share of the frames.
+//! - **S2** The list of pages that left is bounded by a share of the frames.
 //! - **S3** A restart begins to count the log anew: no time is measured across it.
 
 use std::collections::BTreeMap;
@@ -55,7 +55,7 @@ const GHOST_SHARE: usize = 8;
 /// Least number of remembered pages.
 const GHOSTS_MIN: usize = 8;
 
-/// Pages of one class that left memory, by the number of their leaving.
+/// Pages of one class that left memory, each with a number in the order of leaving.
 #[derive(Debug, Default)]
 struct Left {
     order: BTreeMap<u64, LogicalPage>,
@@ -84,7 +84,7 @@ impl Left {
     }
 }
 
-/// Pages that a few frames more would have kept: inner nodes before leaves, as memory does (P3).
+/// Pages that a few frames more would have kept: inner nodes before leaves, as the pool does (P3).
 #[derive(Debug, Default)]
 pub(crate) struct Ghosts {
     leaves: Left,
@@ -225,9 +225,9 @@ pub(crate) struct MemoryTuner {
     paid: Paid,
     /// Merges of the period.
     merges: u64,
-    /// Ghosts hit before it.
+    /// Ghost hits before the period.
     hits_before: u64,
-    /// Position in the log where it began.
+    /// Position in the log where the period began.
     begin: Lsn,
     /// How much longer merges could wait with a little more memory, as LSNs count it; none before
     /// the first period is over.

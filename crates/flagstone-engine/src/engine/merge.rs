@@ -60,7 +60,7 @@ mod units;
 pub(crate) enum Job {
     /// Program pages, then [`Engine::written`].
     Write(Box<WriteJob>),
-    /// Make the pages of groups durable, this one's the last, then [`Engine::synced`].
+    /// Make the pages of groups durable, up to this group's, then [`Engine::synced`].
     Sync(GroupId),
     /// Move the mapping to a group's pages, then [`Engine::install`], both at once.
     Install(Box<InstallJob>),
@@ -68,7 +68,7 @@ pub(crate) enum Job {
     Spill(SpillJob),
     /// Write or commit the leaves of a large transaction.
     Claim(ClaimJob),
-    /// Free or switch pages after a commit; whether that is of this session.
+    /// Free or switch pages after a commit; the flag says whether the commit is of this session.
     Release(Release, bool),
     /// Read a node of a table that was dropped, then [`Engine::visited`].
     Visit(Table, LogicalPage),
@@ -100,7 +100,7 @@ pub(crate) struct PageWrite {
     pub(crate) page: LogicalPage,
     pub(crate) image: Vec<u8>,
     pub(crate) lsn: Lsn,
-    /// How the version on flash becomes the image without another page, where it can.
+    /// The append by which the version on flash becomes the image, where the page takes one.
     pub(crate) append: Option<Append>,
     /// Metadata of the page on flash, once it is written.
     pub(crate) version: Option<PageInfo>,
@@ -136,8 +136,8 @@ impl WriteJob {
         Self { group, pages, cause: Cause::Data, pin, may_wait, is_durable, outcome }
     }
 
-    /// For each leaf, the time at which its merge ends, counted since its previous write; none for
-    /// other jobs.
+    /// For each leaf, the LSN of its old base and the LSN up to which this job merges; none for other
+    /// jobs.
     fn waited(&self) -> Vec<(Lsn, Lsn)> {
         match &self.outcome {
             Outcome::Merged { upto, base_lsn, .. } => vec![(*base_lsn, *upto)],
@@ -148,7 +148,7 @@ impl WriteJob {
         }
     }
 
-    /// Where the rest of a leaf begins that merges in parts.
+    /// Key at which the rest of a leaf begins that merges in parts.
     pub(super) fn end(&self) -> Option<&[u8]> {
         let Outcome::Reshaped(reshape) = &self.outcome else { return None };
         reshape.rest.as_ref().map(|rest| rest.low.as_slice())
@@ -214,13 +214,13 @@ struct Reshape {
 }
 
 impl Reshape {
-    /// Whether other splits of the tree may go on beside it: it adds nodes below one that stays.
+    /// Whether other splits of the tree may go on beside it: it adds nodes below a node that stays.
     fn is_shared(&self) -> bool {
         let adds = self.parent.is_some() && self.deletes.is_empty() && self.trims.is_empty();
         adds && self.rest.is_none() && self.claim.is_none()
     }
 
-    /// Leaves that split under it; none where leaves join.
+    /// Leaves that split by it; none where leaves join.
     fn leaves_split(&self) -> usize {
         if self.taken.len() >= self.old.len() { self.old.len() } else { 0 }
     }
@@ -284,9 +284,10 @@ impl Grouped {
 pub(crate) enum Reshaping {
     #[default]
     None,
-    /// So many that add nodes, below other nodes each or below one that has room for all.
+    /// So many merges that add nodes, each below another node or all below a node that has room for
+    /// all.
     Splits(u32),
-    /// A single one that does more, or writes structure deltas that an inner node lacks.
+    /// A single merge that does more, or writes structure deltas that an inner node lacks.
     Alone,
 }
 
@@ -295,7 +296,7 @@ impl Reshaping {
         self == Self::None
     }
 
-    /// One more began.
+    /// One more merge began.
     fn begin(&mut self, is_shared: bool) {
         *self = match (*self, is_shared) {
             (Self::None, true) => Self::Splits(1),
@@ -304,7 +305,7 @@ impl Reshaping {
         };
     }
 
-    /// One is installed, or given up.
+    /// A merge is installed, or given up.
     fn end(&mut self) {
         *self = match *self {
             Self::Splits(count) if count > 1 => Self::Splits(count - 1),
@@ -328,8 +329,8 @@ pub(crate) struct MergePlanner {
     joining_reads: usize,
     /// Frames that wait until all their changes are durable; busy meanwhile.
     waiting: Vec<(LogicalPage, Lsn)>,
-    /// Bytes that recent merges freed, on average: a window whose best leaf frees less than a share of
-    /// this is passed over.
+    /// Bytes that recent merges freed, on average: a window is passed over if its best leaf frees less
+    /// than a share of this.
     freed_average: usize,
     /// The search under way.
     search: Search,
@@ -369,7 +370,7 @@ pub(crate) struct MergePlanner {
 struct Search {
     best: Option<(usize, Target)>,
     window_count: usize,
-    /// Trees that the hand has come to the end of.
+    /// Trees whose end the hand has reached.
     tree_count: usize,
 }
 
@@ -440,7 +441,7 @@ impl MergePlanner {
         self.held.retain(|held| *held != page);
     }
 
-    /// Whether the leaf `page` found no pages for its split, or does not read.
+    /// Whether the leaf `page` found no pages for its split, or cannot be read.
     pub(super) fn passes_over(&self, page: LogicalPage) -> bool {
         self.lacking_pages.contains(&page) || self.unreadable.contains_key(&page)
     }
@@ -450,7 +451,7 @@ impl MergePlanner {
         !self.lacking_pages.is_empty() || !self.unreadable.is_empty()
     }
 
-    /// Something was committed that makes leaves shrink.
+    /// A commit makes leaves shrink.
     pub(super) fn note_shrinking(&mut self) {
         self.may_fit = true;
     }
@@ -486,7 +487,8 @@ struct Target {
     table: Table,
     key: Vec<u8>,
     reason: Reason,
-    /// Keys of leaves below the same node that free as much: where both have to split, they do so together.
+    /// Keys of leaves below the same node that free as much: where their leaves have to split too, all
+    /// split together.
     beside: Vec<Vec<u8>>,
 }
 
@@ -500,7 +502,7 @@ impl Target {
 enum Reason {
     Memory,
     Eager,
-    /// It saves a write beside another.
+    /// Its merge saves a write beside another one.
     Joined,
     /// Nothing is left of the leaf.
     Emptied,
@@ -512,8 +514,8 @@ const FRUITLESS_MAX: u32 = 64;
 /// Leaves with nothing in them that are remembered, at most.
 const EMPTIED_MAX: usize = 64;
 
-/// Leaves that split together have images in one part in this many of the memory, at most, and other groups that are not
-/// installed another one.
+/// Images of leaves that split together take at most one part in this many of the memory, and other
+/// groups that are not installed as much again.
 const IMAGES_SHARE: usize = 16;
 
 /// Leaves that split together, at most: the engine's latch is held while their images are made.
@@ -553,8 +555,8 @@ impl Engine {
                 || self.must_checkpoint())
     }
 
-    /// The next piece of background work; none when there is nothing to do before something else
-    /// happens: a flush, the end of a read, a commit.
+    /// The next piece of background work; none when nothing can be done before a flush, the end of a
+    /// read, or a commit.
     ///
     /// # Errors
     ///
@@ -583,7 +585,7 @@ impl Engine {
                 Next::Idle => break,
             }
         }
-        // Nothing else is to be done before.
+        // No other work is to be done before.
         Ok(self.sync_job())
     }
 
@@ -736,8 +738,8 @@ impl Engine {
         std::mem::take(&mut self.planner.wants_log)
     }
 
-    /// A search looks at a part of the tree: a batch ends when many of them in a row found nothing
-    /// although nothing is under way, for only a lack of memory makes a merge necessary.
+    /// A search looks at a part of the tree: a batch ends when many searches in a row found no leaf
+    /// although no job is under way, for only a lack of memory makes a merge necessary.
     fn note_empty_search(&mut self) {
         self.planner.empty_searches += 1;
         if self.planner.empty_searches >= FRUITLESS_MAX {
@@ -751,7 +753,7 @@ impl Engine {
         self.planner.is_out_of_pages
     }
 
-    /// There are no pages for the job that asked for them; false when it cannot be put off.
+    /// There are no pages for the job that asked for them; false when the job cannot be put off.
     pub(crate) fn go_without_pages(&mut self) -> bool {
         match self.planner.short.take() {
             Some(page) => {
@@ -773,12 +775,12 @@ impl Engine {
         let is_new = self.planner.unreadable.insert(page, error.clone()).is_none();
         let target = self.planner.target.take();
         let place = target.map(|target| self.place_of(target.table, &target.key));
-        // A neighbour's merge may have wanted it.
+        // A neighbour's merge may have wanted the page.
         let Some(Ok(at)) = place else { return is_new };
         is_new || self.planner.unreadable.insert(at.page, error.clone()).is_none()
     }
 
-    /// Why a page does not read that changes wait for, if there is one.
+    /// Error of an unreadable page that changes wait for, if there is one.
     pub(crate) fn unreadable_error(&self) -> Option<EngineError> {
         self.planner.unreadable.values().next().cloned()
     }
@@ -790,8 +792,8 @@ impl Engine {
         }
     }
 
-    /// Where the keys begin that follow a page on the way to the leaf of `key`, if that page does not read;
-    /// none inside when no key of the tree does.
+    /// Key at which the next keys begin behind a page that cannot be read, on the way to the leaf of
+    /// `key`; none where every page on the way can be read, and none inside at the end of the tree.
     pub(super) fn behind_unreadable(&self, table: Table, key: &[u8]) -> Option<Option<Vec<u8>>> {
         let mut page = self.trees.get(table.id as usize)?.root?;
         let mut high = None;
@@ -812,7 +814,7 @@ impl Engine {
         None
     }
 
-    /// Whether nothing that is under way can free a leaf for a merge.
+    /// Whether no job under way can free a leaf for a merge.
     fn is_at_rest(&self) -> bool {
         self.busy.is_empty() && !self.has_installs() && self.durable() >= self.committed
     }
@@ -823,7 +825,7 @@ impl Engine {
         may_load && self.are_runs_due() && !self.must_merge() && !self.goes_before_merges()
     }
 
-    /// Asks for a leaf to be merged as soon as possible: an insert did not fit it.
+    /// Asks for a leaf to be merged as soon as possible: an insert did not fit the leaf.
     pub(crate) fn want_merge(&mut self, table: Table, key: &[u8]) {
         if self.planner.target.is_none() {
             self.planner.target = Some(Target::new(table, key.to_vec(), Reason::Eager));
@@ -831,7 +833,7 @@ impl Engine {
     }
 }
 
-/// A merge that does not end in the page it began with.
+/// A merge whose result takes other pages than the leaf's own.
 pub(super) struct ReshapePlan {
     pub(super) table: Table,
     pub(super) page: LogicalPage,

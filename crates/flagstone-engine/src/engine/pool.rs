@@ -1,8 +1,8 @@
 //! Page frames in memory: images of leaves, inner nodes and spilled pages, and the choice of the next
 //! frame to leave.
 //!
-//! Owns the frames; their order is that of a policy ([`Replacement`]) among leaves, of last use among
-//! inner nodes. Never does I/O, never decides what a page means.
+//! Owns the frames. Their order is a policy's ([`Replacement`]) among leaves, and the order of last use
+//! among inner nodes. Never does I/O, never decides the meaning of a page.
 //!
 //! Invariants:
 //! - **P1** `bytes()` is the memory of all frames and never counts a frame twice.
@@ -101,7 +101,8 @@ const FRAME_OVERHEAD: usize =
 /// order: the next change finds room, and merges begin before frames have to make some.
 const SLACK_SHARE: usize = 16;
 
-/// Leaves that stay however many inner nodes there are: one a reader and a merge with its siblings.
+/// Leaves that stay however many inner nodes there are: one for a reader, and a merge's leaf with its
+/// siblings.
 pub(crate) const LEAVES_MIN: usize = 4;
 
 /// Memory of a frame whose image has `image_size` bytes.
@@ -115,9 +116,9 @@ pub(crate) struct Pool {
     index: HashMap<LogicalPage, u32>,
     frames: Vec<Frame>,
     free: Vec<u32>,
-    /// Of leaves, of inner nodes.
+    /// Orders of leaves and of inner nodes.
     orders: [Box<dyn Places>; 2],
-    /// Memory that stays free as long as a policy has victims that it likes to give.
+    /// Memory that stays free as long as a policy has victims that it gives readily.
     slack: usize,
     /// Device time for a page, for policies that weigh reads against writes.
     pub(crate) costs: PageCosts,
@@ -255,7 +256,7 @@ impl Pool {
         self.order(index.0).set_dirty(index.0, true);
     }
 
-    /// Takes note of the version on flash that a frame is a copy of, if it takes appends.
+    /// Notes the version on flash that a frame is a copy of, if the version takes appends.
     pub(crate) fn set_version(&mut self, index: FrameIndex, info: &PageInfo) {
         let frame = &mut self.frames[index.0 as usize];
         let before = frame.size();
@@ -408,7 +409,7 @@ impl Pool {
         self.orders[0].due_from(writes)
     }
 
-    /// The changes that wait for a leaf are others, or were used.
+    /// The waiting changes of a leaf are others now, or were used.
     pub(crate) fn note_changes(&mut self, page: LogicalPage, changes: Option<Changes>) {
         match changes {
             Some(changes) => self.orders[0].note_changes(page, changes),

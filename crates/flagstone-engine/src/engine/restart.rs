@@ -107,7 +107,8 @@ impl Engine {
         self.read_floors()
     }
 
-    /// Recomputes the floors from LSNs that were read: places between versions that were folded are damage.
+    /// Recomputes the floors from LSNs that were read: an LSN between versions that were folded is
+    /// damage.
     fn read_floors(&mut self) -> Result<(), Corruption> {
         if self.take_floors() || self.bugs.has(SeededBug::FrontierBetween) {
             Ok(())
@@ -150,7 +151,8 @@ impl Engine {
             Record::Install(install) if is_first && !self.bugs.has(SeededBug::SkipInstalls) => {
                 self.replay_install(lsn, install, &mut effects)?;
             }
-            // The cut may have taken the marker of a commit that a flag made: no later one tells.
+            // The cut may have taken the marker of a commit that a flag made: no later record tells of
+            // that commit.
             Record::Claimed { group, lowest, spans } if is_first => {
                 let mut pages = Vec::new();
                 for span in spans.iter() {
@@ -374,7 +376,8 @@ impl Engine {
         self.deltas_size > self.limits.deltas_soft
     }
 
-    /// Whether more is left at the end than a checkpoint may have to copy: the log has no room for more (rule D7).
+    /// Whether more changes are left at the end than a checkpoint may have to copy: the log has no room
+    /// for them (rule D7).
     pub(crate) fn exceeds_copies(&self) -> bool {
         self.options.compaction == Compaction::Copy && self.packed_size > self.view.copies_max()
     }
@@ -403,8 +406,8 @@ impl Engine {
         self.runs.allow_unloading();
     }
 
-    /// Pages of runs that have to be loaded before a close, since a session which only reads might have no memory for
-    /// them: all or none.
+    /// Pages of runs that have to be loaded before a close, since a session which only reads might have
+    /// no memory for them: either all waiting pages or none.
     pub(crate) fn pages_to_load(&mut self) -> usize {
         let waiting = self.runs.pages_left();
         let loaded = ((waiting * self.payload_size) as f64 * UNPACKED_MAX) as usize;
@@ -433,9 +436,9 @@ impl Engine {
         self.replaying.is_some()
     }
 
-    /// A number that a page gave up while commits are put back. Images are complete to less than the
-    /// record that frees it, which would free it again if it were replayed after another owner had
-    /// written it: it stays taken until the end.
+    /// Holds a number that a page gave up while commits are put back. New images are complete to less
+    /// than the record that frees the number; if the record were replayed after a new owner had written
+    /// such an image, it would free the owner's page. So the number stays taken until the end.
     pub(crate) fn hold_number(&mut self, page: LogicalPage) {
         self.held_numbers.push(page);
     }
@@ -478,7 +481,7 @@ mod tests {
     use crate::testing::Database;
     use crate::{Budget, Options};
 
-    /// A commit of these changes was found in the log; false when it is damage.
+    /// Takes the changes of a commit found in the log; false when they are damage.
     fn replayed<'a>(
         engine: &mut Engine,
         table: Table,

@@ -246,8 +246,8 @@ impl Engine {
         is_open && !self.runs.is_empty() && self.waiting() > MERGED_ABOVE
     }
 
-    /// Takes a part of the changes out of memory of a transaction that commits by a run. Where there is no room for
-    /// them the log takes the rest.
+    /// Takes a part of the changes of a transaction that commits by a run out of memory. Where there is
+    /// no room for a run, the log takes the rest.
     pub(super) fn run_commit_step(&mut self) -> Step<Next> {
         while let Some(xid) = self.run_commit.leaving.last().copied() {
             let own = self.transactions.get(&xid);

@@ -278,8 +278,8 @@ mod tests {
         assert!(matches!(missed, Err(Some(Fetch::Page(..)))), "its leaf left memory: {missed:?}");
     }
 
-    /// Goal (V3): a shared read that missed a page does not read a version from before a later change
-    /// of it. Method: a merge between the shared read and the end of its page read.
+    /// Goal (V3): a shared read missed a page, and the page changes: the old version is not read.
+    /// Method: a merge between the shared read and the end of its page read.
     #[test]
     fn a_page_that_changes_after_a_shared_read_missed_it_is_read_again() {
         let profile = Profile::named("slc-2k").unwrap().with_block_count(96).unwrap();

@@ -19,11 +19,11 @@ use crate::error::EngineError;
 use crate::node::NodeView;
 use crate::sync::Mutex;
 
-/// Names a snapshot; the younger, the larger.
+/// Names a snapshot; the younger the snapshot, the larger its number.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct SnapshotId {
     number: u64,
-    /// The commit that it reads at.
+    /// The commit that the snapshot reads at.
     lsn: Lsn,
     owner: Owner,
 }
@@ -57,7 +57,7 @@ struct Live {
     next: u64,
     /// Oldest first, by number and by LSN: the durable frontier only rises.
     ids: Vec<SnapshotId>,
-    /// Some came or went since the floors were taken.
+    /// Snapshots came or went since the floors were taken.
     has_changed: bool,
 }
 
@@ -86,7 +86,7 @@ impl Snapshots {
         id
     }
 
-    /// The oldest one.
+    /// The oldest snapshot.
     fn first(&self) -> Option<SnapshotId> {
         self.live.lock().ids.first().copied()
     }
@@ -153,10 +153,10 @@ impl Snapshots {
 pub(crate) struct RetainedLeaf {
     low: Vec<u8>,
     high: Option<Vec<u8>>,
-    /// Its page; none when it had never been written.
+    /// Its page; none when the page had never been written.
     pin: Option<(PinId, LogicalPage)>,
     base_lsn: Lsn,
-    /// Snapshots below this LSN need it.
+    /// Snapshots below this LSN need the leaf.
     until: Lsn,
     /// Deltas that the merge folded in.
     pub(crate) deltas: DeltaMap,
@@ -217,7 +217,7 @@ impl Retained {
 }
 
 impl Engine {
-    /// Commits wait from now on: all that was committed is to reach its pages.
+    /// Commits wait from now on: every committed change is to reach its page.
     pub(crate) fn begin_commit_barrier(&mut self) {
         self.commit_barriers += 1;
     }
@@ -284,7 +284,8 @@ impl Engine {
         self.snapshots.lsn(snapshot).map(drop)
     }
 
-    /// Ends a snapshot, under the shared latch; false when something may become free by its end.
+    /// Ends a snapshot, under the shared latch; false, and the snapshot lives on, while old leaves are
+    /// kept that its end may free.
     pub(crate) fn ends_snapshot(&self, snapshot: SnapshotId) -> bool {
         let is_all_current = self.trees.iter().all(|tree| tree.retained.is_empty());
         if is_all_current {
@@ -321,7 +322,8 @@ impl Engine {
         true
     }
 
-    /// Ends the oldest snapshot if a checkpoint's record names something that it alone keeps; false when it does not.
+    /// Ends the oldest snapshot if a checkpoint's record names pages or values that it alone keeps;
+    /// false when it names none.
     pub(crate) fn end_snapshot_for_names(&mut self) -> bool {
         let durable = self.durable();
         let oldest = self.snapshots.oldest();
@@ -329,8 +331,8 @@ impl Engine {
         is_of_use && self.end_oldest_snapshot()
     }
 
-    /// Ends the oldest snapshot if it keeps pages of the device, be they values, old leaves or dropped tables; false when
-    /// it keeps none.
+    /// Ends the oldest snapshot if it keeps pages of the device, be they values, old leaves or dropped
+    /// tables; false when it keeps none.
     pub(crate) fn end_snapshot_for_room(&mut self) -> bool {
         let Some(oldest) = self.snapshots.oldest() else { return false };
         let is_kept = |tree: &Tree| {
@@ -342,7 +344,7 @@ impl Engine {
         keeps && self.end_oldest_snapshot()
     }
 
-    /// Whether background work gives pages back, of a snapshot that ends for them if need be.
+    /// Whether background work gives pages back; if need be, the oldest snapshot ends for that.
     pub(crate) fn frees_room(&mut self) -> bool {
         self.has_release() || self.snapshots.has_unpins() || self.end_snapshot_for_room()
     }
@@ -351,8 +353,8 @@ impl Engine {
     ///
     /// # Errors
     ///
-    /// Stops for pages; `SnapshotTooOld` when the snapshot was ended; `NoSnapshot` or `ForeignTable` for one of
-    /// another engine.
+    /// Stops for pages; `SnapshotTooOld` when the snapshot was ended; `NoSnapshot` or `ForeignTable`
+    /// for a snapshot or a table of another engine.
     pub fn get_snapshot(
         &mut self,
         snapshot: SnapshotId,
@@ -406,7 +408,8 @@ impl Engine {
         }
     }
 
-    /// Where a snapshot's scan reads the near end of `part`, and how far that holds.
+    /// The old leaf from which a snapshot's scan reads the near end of `part`, and the range for which
+    /// that holds.
     pub(crate) fn old_leaf_for(
         &mut self,
         table: Table,

@@ -26,8 +26,8 @@
 //!   part, and a part becomes deltas as a whole, once all its pages are read.
 //! - **R6** A session that only reads lets go of parts again, when others are read and memory is short:
 //!   their changes are folded with nothing, older or newer, so loading them again gives the same
-//!   changes. Where a checkpoint has copied changes of a run, and its session may have folded them with
-//!   older changes, the run stays.
+//!   changes. Where a checkpoint has copied changes of a run, and the session that wrote that
+//!   checkpoint may have folded them with older changes, the run stays.
 
 use std::ops::Bound;
 
@@ -53,8 +53,8 @@ const RUN_HEADER_SIZE: usize = 4;
 /// Pages that one job writes at least, unless there are fewer to write.
 const SPILL_PAGES_MIN: usize = 8;
 
-/// Images of one job take at most one part in this many of the memory, beside the changes themselves, unless
-/// a single key takes more.
+/// Images of one job take at most one part in this many of the memory, beside the changes themselves,
+/// unless a single key takes more.
 const SPILL_SHARE: usize = 64;
 
 /// Pages of one job, at most, however large the memory.
@@ -68,8 +68,8 @@ const LOAD_SHARE: usize = 8;
 /// Pages of a part, at most, unless a key takes more: a read of one key loads that many of each run.
 const PART_PAGES_MAX: usize = 8;
 
-/// Parts that a run has at least, if it has as many pages: a key's part is a small share of the run, as the run is of
-/// all keys.
+/// Parts that a run has at least, if it has as many pages: the part of a key is then a small share of
+/// the run, as the run is a small share of all keys.
 const PARTS_MIN: usize = 2;
 
 mod committed;
@@ -295,7 +295,8 @@ impl BuiltPages {
     }
 }
 
-/// Fills `page_count` pages with changes of keys from `from` on, and as many more as the last key goes on.
+/// Fills `page_count` pages with changes of keys from `from` on, and as many more as the last key
+/// needs.
 fn build_pages(
     writes: &DeltaMap,
     from: &[u8],
@@ -361,7 +362,7 @@ pub(crate) struct SpillJob {
 }
 
 impl Engine {
-    /// Forgets LSNs of recovered commits below which no change is left in memory, or will be (R4).
+    /// Forgets LSNs of recovered commits with no older change in memory, now or later (R4).
     pub(crate) fn forget_met_runs(&mut self) {
         let mut bare: Vec<Lsn> = self.runs.bare_lsns().collect();
         bare.sort_unstable();
@@ -429,8 +430,8 @@ impl Engine {
         Ok(None)
     }
 
-    /// As [`Engine::load_some_runs`], from the end of the range: where the last part ends that is not loaded, if there
-    /// is one.
+    /// As [`Engine::load_some_runs`], from the end of the range. Returns the key at which the last part
+    /// ends that is not loaded, if there is one.
     pub(crate) fn load_last_runs(
         &mut self,
         table: Table,
@@ -473,7 +474,7 @@ impl Engine {
         Ok(())
     }
 
-    /// The part of `range` to load next; there is memory for it, if any can be had.
+    /// The part of `range` to load next; memory is freed for it, where any can be.
     fn next_part(&mut self, range: KeyRange<'_>, upto: Lsn) -> Option<(usize, usize)> {
         let next = self.runs.next_left(range, upto)?;
         match self.make_room_for_part(range) {
@@ -482,8 +483,8 @@ impl Engine {
         }
     }
 
-    /// Lets go of parts that hold no key of `range`, if nothing else frees memory (R6). Whether runs have other places
-    /// now.
+    /// Lets go of parts that hold no key of `range`, if nothing else frees memory (R6). Returns whether
+    /// runs have other places now.
     fn make_room_for_part(&mut self, range: KeyRange<'_>) -> bool {
         if !self.runs.may_unload() || self.deltas_size <= self.limits.deltas_soft {
             return false;
@@ -514,7 +515,8 @@ impl Engine {
         true
     }
 
-    /// Loads one more part, where the search for leaves to merge goes on; false when there is none.
+    /// Loads one more part, at the key where the search for leaves to merge goes on; false when there
+    /// is none.
     pub(crate) fn load_next_run(&mut self) -> Step<bool> {
         let (table, key) = self.planner.place();
         let mut low = Vec::new();
@@ -527,7 +529,7 @@ impl Engine {
         Ok(true)
     }
 
-    /// Whether a part of a range is not loaded, of commits up to `upto`.
+    /// Whether a part of a range is not loaded, among commits up to `upto`.
     pub(super) fn has_left_runs(&self, table: Table, range: KeyRange<'_>, upto: Lsn) -> bool {
         if self.runs.is_empty() {
             return false;
@@ -559,8 +561,8 @@ impl Engine {
         Ok(())
     }
 
-    /// Reads the next page of a part. Savepoints kept versions of a key apart; under the run's one LSN only their
-    /// sum counts (R5).
+    /// Reads the next page of a part. Savepoints kept versions of a key apart; under the run's one LSN
+    /// only the folded version counts (R5).
     fn load_run_page(&mut self, number: usize, part: usize, page: LogicalPage) -> Step<()> {
         let run = self.runs.get(number);
         let (group, lsn) = (run.run.group, run.lsn);
@@ -595,8 +597,8 @@ impl Engine {
         }
     }
 
-    /// Takes a page of a run that was read, unless its changes have found their way meanwhile: its
-    /// number may have another owner by now (rule D15).
+    /// Takes a page of a run that was read, unless its changes were loaded meanwhile: its number may
+    /// then have another owner (rule D15).
     pub(crate) fn fill_run(
         &mut self,
         group: GroupId,
@@ -606,7 +608,7 @@ impl Engine {
         if !self.wants_run_page(group, page) {
             return Ok(());
         }
-        // The number may have had another owner: a page of his is not this run's (rule D15).
+        // The number may have had another owner: that owner's page is not this run's (rule D15).
         let of_group = found.filter(|(info, _)| info.group == group);
         let (info, image) = of_group.ok_or(missing(page))?;
         let is_sound = entries(&image).is_some_and(|mut all| all.all(|entry| entry.is_some()));
@@ -672,7 +674,7 @@ impl Engine {
         if self.unused_pages.len() < count {
             return Err(Stop::Wait(Wait::Pages(count)));
         }
-        // Everything that may stop comes before the first change.
+        // Every step that may stop comes before the first change.
         let group = self.group_of(xid)?;
         let range = KeyRange { low: &from, high: built.rest.as_deref() };
         let own = self.transaction(xid)?;
@@ -681,7 +683,7 @@ impl Engine {
         self.recount(xid);
         let mut numbers = self.unused_pages.split_off(self.unused_pages.len() - count);
         numbers.sort_unstable();
-        // The number may have had another owner: nothing of him may be found under it.
+        // The number may have had another owner: no trace of that owner may be found under it.
         numbers.iter().for_each(|page| self.forget_page(*page));
         let run = Run::of(group, &built, numbers.iter().copied(), part_pages);
         let written = built.pages.into_iter().map(|page| page.image);

@@ -118,8 +118,8 @@ impl Engine {
         }
     }
 
-    /// Entries of a table, roughly: no more than bases and pending changes together, in O(1). None of a table of
-    /// another engine.
+    /// Entries of a table, roughly: no more than bases and pending changes together, in O(1). Zero for
+    /// a table of another engine.
     #[must_use]
     pub fn len_estimate(&self, table: Table) -> u64 {
         self.own(table).map_or(0, |table| self.entry_estimate(table))

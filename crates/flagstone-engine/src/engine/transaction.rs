@@ -59,7 +59,7 @@ pub(crate) struct Transaction {
     pub(crate) group: Option<GroupId>,
     /// Out-of-line values that it stored and no longer needs.
     pub(crate) dropped: DroppedRefs,
-    /// Pages of such values that its group has no more, but may have had in the last checkpoint.
+    /// Pages of such values that its group no longer has, but may have had in the last checkpoint.
     pub(super) given_back: Vec<LogicalPage>,
     /// The part of these pages that the checkpoint being written does not list in the group.
     pub(super) given_saved: Vec<LogicalPage>,
@@ -112,13 +112,13 @@ pub(super) struct Weighing {
 }
 
 impl Transaction {
-    /// Whether its growth is that beside the rows which it replaces.
+    /// Whether its growth was counted beside the rows that it replaces.
     pub(super) fn is_weighed(&self) -> bool {
         self.weighing.is_done && self.weighing.sequence == self.sequence
     }
 
-    /// The next change to compare with the row that it replaces: its private key, and by how much it makes its leaf
-    /// grow where there is none.
+    /// The next change to compare with the row that it replaces: its private key, and the bytes by
+    /// which it makes its leaf grow if it replaces none.
     pub(super) fn next_to_weigh(&mut self) -> Option<(Vec<u8>, usize)> {
         if self.weighing.sequence != self.sequence {
             self.weighing = Weighing { sequence: self.sequence, ..Weighing::default() };
@@ -137,7 +137,7 @@ impl Transaction {
         self.weighing.looked = [key, &[0]].concat();
     }
 
-    /// All changes were compared: whether they make leaves grow by less than was known.
+    /// All changes were compared; returns whether they make leaves grow by less than was known.
     pub(super) fn take_weighed(&mut self) -> bool {
         self.weighing.is_done = true;
         let before = std::mem::replace(&mut self.growth, self.weighing.growth);
@@ -156,21 +156,21 @@ impl Transaction {
         (self.given_back.len() + self.given_saved.len()) * size_of::<u32>()
     }
 
-    /// Changes with each of its changes, and with each savepoint that it goes back to.
+    /// Is another value after each change, and after each savepoint that the transaction goes back to.
     pub(crate) fn stamp(&self) -> Stamp {
         (self.sequence, self.runs.len())
     }
 
-    /// Bytes by which it may make leaves grow: changes that were rolled back, or replaced each other, were
-    /// counted each.
+    /// Bytes by which it may make leaves grow: changes that were rolled back, or replaced each other,
+    /// were counted one by one.
     fn growth_at_most(&self, payload_size: usize) -> usize {
         let pages: usize = self.runs.iter().map(Run::page_count).sum();
         self.growth.min(2 * self.size + pages * payload_size)
     }
 
-    /// Forgets changes behind `mark` that left memory.
+    /// Forgets spilled changes behind `mark`.
     fn roll_runs_back(&mut self, mark: u64) {
-        // Savepoints behind the mark are gone, and with them the ranges that began there.
+        // Savepoints behind the mark are gone, and so are the ranges that began there.
         let inner = self.rolled_back.iter().rposition(|(above, _)| *above < mark);
         self.rolled_back.truncate(inner.map_or(0, |last| last + 1));
         match self.rolled_back.last_mut() {
@@ -202,7 +202,7 @@ pub(crate) fn split_private_key(key: &[u8]) -> (Table, &[u8]) {
     (Table::of(u32::from_be_bytes(*tree)), rest)
 }
 
-/// Log that waits for a flush takes one part in this many of the memory budget before it is flushed
+/// Pending log takes at most one part in this many of the memory budget before a flush is wanted
 /// unasked.
 pub(super) const PENDING_SHARE: usize = 16;
 
@@ -329,7 +329,7 @@ impl Engine {
             self.refresh_floors();
             self.counts.run_commits += u64::from(transaction.is_bulk);
             if !transaction.runs.is_empty() && !transaction.is_bulk {
-                // They are many for memory, not for the leaves.
+                // Its runs are many for memory, not for the leaves.
                 self.ask_for_runs();
             }
         }
@@ -410,7 +410,7 @@ impl Engine {
         Ok(())
     }
 
-    /// Acquires a lock or says why not; ends the youngest transaction of a deadlock.
+    /// Acquires a lock, or stops with the reason; ends the youngest transaction of a deadlock.
     pub(crate) fn lock(&mut self, xid: Xid, target: Target<'_>, mode: Mode) -> Step<()> {
         self.transaction(xid)?;
         loop {
@@ -435,7 +435,7 @@ impl Engine {
         self.end(xid);
     }
 
-    /// Takes everything from a transaction; it learns why at its next call.
+    /// Takes everything from a transaction; the owner gets the error at its next call.
     pub(crate) fn doom(&mut self, victim: Xid, error: EngineError) {
         self.end(victim);
         let doomed = Transaction { doom: Some(error), ..Transaction::default() };

@@ -33,7 +33,7 @@ pub(crate) fn value_page(chunk: &[u8]) -> Vec<u8> {
     image
 }
 
-/// The chunk of a page image, padding included; none when it is no page of a value.
+/// The chunk of a page image, padding included; none when the image is no page of a value.
 pub(crate) fn value_page_content(image: &[u8]) -> Option<&[u8]> {
     image.strip_prefix(&[VALUE_PAGE_MAGIC, 0, 0, 0])
 }
@@ -168,7 +168,8 @@ impl Engine {
             return Err(super::Stop::Wait(super::Wait::Pages(page_count)));
         }
         let group = self.group_of(xid)?;
-        // In the order in which they came: where neighbours follow each other, one entry of a record names many.
+        // Numbers are taken in the order in which they came: where neighbours follow each other, one
+        // entry of a record names many.
         let chunks: Vec<LogicalPage> = self.unused_pages.drain(..chunk_count).collect();
         let lists: Vec<LogicalPage> = self.unused_pages.drain(..list_count).collect();
         let own = self.transaction(xid)?;
@@ -210,9 +211,10 @@ impl Engine {
     ) -> Result<(), EngineError> {
         let own = self.transactions.get_mut(&xid).filter(|own| own.doom.is_none());
         match &result {
-            // It was ended while they were written: its group was given up without them.
+            // The transaction was ended while the pages were written: its group was given up without
+            // them.
             _ if own.is_none() => self.trims.discard_group(plan.descriptor.group),
-            // Lists may not lead to all that were written.
+            // Lists may not lead to all pages that were written.
             Err(_) => {
                 let all = Descriptor::of_pages(plan.descriptor.group, plan.pages());
                 self.drop_stored(xid, &all);
@@ -255,21 +257,22 @@ impl Engine {
         is_own
     }
 
-    /// A checkpoint is written of which a mount finds nothing in a group that was given back before.
+    /// A checkpoint is being written that no longer lists the pages given back so far: a mount by it
+    /// finds nothing in them.
     pub(super) fn note_given_saved(&mut self) {
         for own in self.transactions.values_mut() {
             own.given_saved.append(&mut own.given_back);
         }
     }
 
-    /// It is durable.
+    /// That checkpoint is durable.
     pub(super) fn take_given_saved(&mut self) {
         let each = self.transactions.values_mut().map(|own| std::mem::take(&mut own.given_saved));
         let pages: Vec<_> = each.flatten().collect();
         self.take_back(pages.into_iter());
     }
 
-    /// It failed.
+    /// That checkpoint failed.
     pub(super) fn keep_given_saved(&mut self) {
         for own in self.transactions.values_mut() {
             own.given_back.append(&mut own.given_saved);
@@ -388,12 +391,12 @@ impl Trims {
         *lsn <= durable && !is_seen
     }
 
-    /// Whether something could be released if every commit were durable.
+    /// Whether a release could be made if every commit were durable.
     pub(crate) fn awaits_flush(&self, durable: Lsn) -> bool {
         self.waiting.iter().any(|(lsn, _)| *lsn > durable)
     }
 
-    /// Whether something could be released if no snapshot at `oldest` read it.
+    /// Whether a release could be made if no snapshot at `oldest` read its pages.
     pub(crate) fn awaits_snapshot(&self, durable: Lsn, oldest: Lsn) -> bool {
         let is_kept = |waiting: &(Lsn, Release)| {
             waiting.0 <= durable && !Self::is_ready(waiting, durable, Some(oldest))
@@ -427,7 +430,8 @@ impl Engine {
         self.trims.take_discarded()
     }
 
-    /// The next release, and whether this session let it go: one that restart found may have been done before.
+    /// The next release, and whether this session let its pages go: a release that restart found may
+    /// have been made before.
     pub(crate) fn take_release(&mut self) -> Option<(Release, bool)> {
         let (durable, oldest) = (self.durable(), self.snapshots.oldest());
         let (lsn, release) = self.trims.take_ready(durable, oldest)?;

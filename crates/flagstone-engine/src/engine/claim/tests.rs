@@ -90,7 +90,7 @@ fn a_dense_transaction_is_written_once() {
     }
 }
 
-/// Leaves on the chip that hold something of `round`.
+/// Leaves on the chip that hold rows of `round`.
 fn pages_of_round(device: &SimNand, round: u32) -> Vec<PhysicalPage> {
     let wanted: Vec<Vec<u8>> = (0..ROWS).map(|row| value(row, round)).collect();
     let holds = |data: &[u8]| {
@@ -117,7 +117,7 @@ fn without(device: &SimNand, page: PhysicalPage) -> SimNand {
 }
 
 /// Goal (Q6): a leaf that damage took after its transaction was committed fails by name, and never
-/// shows its old version. Method: a claim of many leaves; one page of it after the other reads as
+/// shows its old version. Method: a claim of many leaves; its pages, one after the other, read as
 /// erased. The same again behind a checkpoint; rows of other leaves keep their values.
 #[test]
 fn a_claimed_leaf_that_reads_as_erased_is_lost_and_not_old() {

@@ -100,7 +100,7 @@ impl Engine {
         if self.has_emptied() { self.planner.emptied.pop_front() } else { None }
     }
 
-    /// Flash holds an image of a node: a leaf of which nothing is left gets a turn to be merged away.
+    /// Flash holds an image of a node: an empty leaf gets a turn to be merged away.
     pub(super) fn note_leaf(&mut self, image: &[u8]) {
         let view = NodeView::trusted(image);
         let is_root = view.low().is_empty() && view.high().is_none();
@@ -221,8 +221,8 @@ impl Engine {
         Ok(())
     }
 
-    /// Tells the ledger of the group of `key`, on a sweep of all below the same inner node; where the
-    /// next node begins.
+    /// Tells the ledger of the group of `key`, or on a sweep of all groups below the same inner node;
+    /// returns the key at which the next node begins.
     fn place_below(&mut self, table: Table, key: &[u8]) -> Step<Option<Vec<u8>>> {
         let index = self.node_for(table, Seek::At(key), 1)?;
         let frame = self.pool.frame(index);
@@ -366,7 +366,7 @@ impl Engine {
         self.planner.held.contains(&page)
     }
 
-    /// Moves the hand to a tree that has deltas; false when none has.
+    /// Moves the hand to a tree that has deltas; false when no tree has.
     fn skip_empty_trees(&mut self) -> bool {
         let has_deltas = |tree: &&Tree| !tree.deltas.is_empty() && tree.root.is_some();
         let mut around = self.trees.from(self.planner.tree).chain(&self.trees);
@@ -377,8 +377,8 @@ impl Engine {
         true
     }
 
-    /// Best leaves below the lowest inner node at the hand with their scores, the best one first, and where
-    /// the next node begins.
+    /// Best leaves below the lowest inner node at the hand with their scores, the best one first, and
+    /// the key at which the next node begins.
     #[expect(clippy::type_complexity, reason = "scores and keys, start of the next node")]
     fn best_below(&mut self, table: Table) -> Step<(Vec<(usize, Vec<u8>)>, Option<Vec<u8>>)> {
         let durable = self.merge_lsn();

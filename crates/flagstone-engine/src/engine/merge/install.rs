@@ -71,7 +71,7 @@ impl Engine {
         let Some(place) = self.unsynced.iter().position(|job| job.group == last) else { return };
         let durable: Vec<Grouped> = self.unsynced.drain(..=place).collect();
         durable.into_iter().for_each(|job| self.record(job));
-        // Else the next commit takes the records along.
+        // Otherwise the next commit takes the records along.
         let is_awaited = std::mem::take(&mut self.planner.awaits_installs);
         if is_awaited || self.are_images_many() || self.is_checkpointing() {
             self.want_flush();
@@ -110,8 +110,9 @@ impl Engine {
         reshape.puts.get(..count.saturating_sub(is_short.into())).unwrap_or_default()
     }
 
-    /// A job's pages could not be written: everything is as before. Whether its leaves split one by one from now
-    /// on, which takes fewer pages at a time, or others give their old pages back before.
+    /// A job's pages could not be written: everything is as before. Returns whether the work can go on
+    /// otherwise: its leaves split one by one from now on, which takes fewer pages at a time, or other
+    /// leaves give their old pages back before.
     pub(crate) fn write_failed(&mut self, job: &WriteJob) -> bool {
         for write in &job.pages {
             self.busy.remove(&write.page);

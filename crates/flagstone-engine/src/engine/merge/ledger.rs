@@ -34,7 +34,8 @@ pub(super) type GroupKey = (u32, Vec<u8>);
 pub(super) struct Place {
     pub(super) high: Option<Vec<u8>>,
     pub(super) page: LogicalPage,
-    /// The inner node above it, and its number below that: a hint, since splits move numbers.
+    /// The inner node above the leaf, and the leaf's number below that node: a hint, since splits move
+    /// numbers.
     pub(super) parent: LogicalPage,
     pub(super) child: usize,
 }
@@ -49,11 +50,11 @@ pub(super) struct Group {
     growth: i64,
     /// Bytes of all changes that came for it, as a leaf would hold them.
     gross: usize,
-    /// Bytes that the leaf uses; none when that is not known.
+    /// Bytes that the leaf uses; none when they are not known.
     used: Option<usize>,
-    /// Number of the change that began it.
+    /// Number of the group's first change.
     first: u64,
-    /// Number of the last change that came to it: a query is no hit (section 4.2 of the paper).
+    /// Number of the group's last change: a query is no hit (section 4.2 of the paper).
     hit: u64,
 }
 
@@ -135,7 +136,7 @@ impl Ledger {
         }
     }
 
-    /// Forgets the groups and listed keys of a range; the oldest of the groups.
+    /// Forgets the groups and listed keys of a range; returns the oldest group.
     pub(super) fn forget(&mut self, tree: u32, range: KeyRange<'_>) -> Option<Group> {
         let mut oldest: Option<Group> = None;
         let mut from = self.group_of(tree, range.low).map_or(range.low.to_vec(), |(_, low)| low);

@@ -23,7 +23,7 @@ impl Engine {
     pub(super) fn prepare_merge(&mut self, target: &Target) -> Step<Option<WriteJob>> {
         let table = target.table;
         if self.tree(table)?.root.is_none() {
-            // It was dropped since it was chosen.
+            // The table was dropped since the leaf was chosen.
             return Ok(None);
         }
         if target.reason == Reason::Emptied
@@ -53,7 +53,7 @@ impl Engine {
             false => self.load_runs_until(table, range, upto).map(|()| None)?,
         };
         let Some(index) = self.pool.peek(page) else { return Ok(None) };
-        // Put back after the frame was read.
+        // These deltas were put back after the frame was read.
         self.drop_redundant(table, range, base_lsn);
         debug_assert_eq!(self.pool.peek(page), Some(index), "frames stay while a merge uses them");
         let view = NodeView::trusted(&self.pool.frame(index).image);
@@ -166,7 +166,7 @@ impl Engine {
         None
     }
 
-    /// The job of a leaf that keeps to its page, by an append where that carries it.
+    /// The job of a leaf that keeps to its page, by an append where the change fits one.
     fn single_job(&mut self, index: FrameIndex, plan: ReshapePlan) -> WriteJob {
         let deltas = self.count_deltas(&plan);
         self.count_merge(deltas);
@@ -179,7 +179,7 @@ impl Engine {
         self.write_alone(plan, append)
     }
 
-    /// Deltas that a merge takes.
+    /// Number of deltas that a merge takes.
     fn count_deltas(&self, plan: &ReshapePlan) -> u64 {
         let range = KeyRange { low: &plan.low, high: plan.high.as_deref() };
         let tree = self.trees.get(plan.table.id as usize);
@@ -192,7 +192,7 @@ impl Engine {
         self.counts.merged_deltas += deltas;
     }
 
-    /// The LSN that a merge prepared now is complete to: everything at or below is durable, and in
+    /// The LSN that a merge prepared now is complete to: every commit at or below it is durable, and in
     /// the tree's deltas or its base.
     pub(in crate::engine) fn merge_lsn(&self) -> Lsn {
         if self.bugs.has(SeededBug::MergeBeforeDurable) {
@@ -290,8 +290,8 @@ impl Engine {
             if view.level() != level {
                 return Err(corrupt(frame.page, "structure change of a level the tree lacks"));
             }
-            // A split at restart wrote it with changes that are newer than it claims to be: it would be
-            // written again and again.
+            // A split at restart wrote the node with changes newer than its LSN: without them the node
+            // would be written again and again.
             let index = self.with_structure(table, index);
             let frame = self.pool.frame(index);
             let view = NodeView::trusted(&frame.image);
@@ -318,8 +318,8 @@ impl Engine {
         }
     }
 
-    /// The frame that is ahead for longest, if since `cutoff` or before, as a job, and whether there is
-    /// one at all.
+    /// The frame that is ahead for longest, if since `cutoff` or before, as a job; and whether any
+    /// frame is ahead.
     pub(crate) fn old_frame_job(&mut self, cutoff: Lsn) -> Step<(bool, Option<WriteJob>)> {
         let (mut is_any, mut oldest) = (false, None);
         for candidate in self.pool.ahead_since(cutoff) {

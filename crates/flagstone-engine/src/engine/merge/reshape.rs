@@ -16,12 +16,12 @@ use crate::engine::{Engine, MERGE_PAGES, Step, Stop, Table, Wait};
 use crate::lock::Xid;
 use crate::node::{self, Built, FillPolicy, MergeRequest, NoOutline, NodeView};
 
-/// Neighbours that one leaf joins: one that fills little of its page the first, one of which nothing is left
+/// Neighbours that one leaf joins: a leaf that fills little of its page joins the first, an empty leaf
 /// a second as well.
 const NEIGHBOURS_MAX: usize = 2;
 
-/// Pages that were read for one merge, beyond which it reads none that it can do without: memory may not
-/// hold them all.
+/// Pages read for one merge, beyond which it does without further reads where it can: memory may not
+/// hold all pages.
 const READS_MAX: usize = 8;
 
 /// Frames of memory for each page that is read so that its leaf may split with another one.
@@ -80,8 +80,8 @@ impl Engine {
         self.plan_reshape(plan, beside, gone, own_page)
     }
 
-    /// Whether a merge may begin beside the reshapes of its tree that are under way: splits go on beside each other
-    /// as long as their nodes are others.
+    /// Whether a merge may begin beside the reshapes of its tree that are under way: splits go on
+    /// beside each other as long as they change different nodes.
     fn may_begin(&self, plan: &ReshapePlan) -> Step<bool> {
         Ok(match self.tree(plan.table)?.reshaping {
             Reshaping::None => true,
@@ -103,8 +103,8 @@ impl Engine {
     }
 
     /// Whether the merge of a leaf may end before all its changes are loaded. Where the rest would have
-    /// to wait for a reshape, for merges that reclaim room, or for pages, the whole leaf is merged at
-    /// once.
+    /// to wait for a reshape, for merges that reclaim room, or for pages, all changes are loaded and
+    /// merged at once.
     pub(super) fn may_cut(&self, table: Table, lsn: Lsn) -> Step<bool> {
         let is_free = self.tree(table)?.reshaping.is_none() && !self.growth.is_reclaiming();
         Ok(is_free && self.may_keep_lsn(lsn) && self.has_pages_for(JOIN_PAGES))
@@ -117,7 +117,8 @@ impl Engine {
         self.freed_lsn <= lsn || self.is_replaying()
     }
 
-    /// The job of a merge that ends in the page it began with; the page on flash takes `append`, if any.
+    /// The job of a merge whose result stays in the leaf's own page; the page on flash takes `append`,
+    /// if any.
     pub(super) fn write_alone(&mut self, plan: ReshapePlan, append: Option<Append>) -> WriteJob {
         let ReshapePlan { table, page, low, high, upto, pages, grown, old, .. } = plan;
         let base_lsn = old.first().map_or(Lsn::ZERO, |old| old.lsn);
@@ -218,9 +219,9 @@ impl Engine {
         Ok((plan.is_due && plan.pages.len() > 1 && plan.rest.is_none()).then_some(plan))
     }
 
-    /// Widens a plan to a neighbour of the leaf under the same parent, when both fit one page.
+    /// Widens a plan to a neighbour of the leaf under the same parent, when the two fit one page.
     ///
-    /// Returns the separator and page that go.
+    /// Returns the separator and the page that go.
     fn merge_with_neighbour(
         &mut self,
         plan: &mut ReshapePlan,
@@ -306,7 +307,7 @@ impl Engine {
         plan.page = left_page;
         plan.pages = merged.pages;
         if !was_empty {
-            // Both were merged anew.
+            // Both leaves were merged anew.
             (plan.dropped, plan.grown) = (Vec::new(), 0);
         }
         let known = plan.dropped.len();
@@ -399,8 +400,9 @@ impl Engine {
         WriteJob { may_wait, ..WriteJob::new(group, pages, outcome) }
     }
 
-    /// Climbs from leaves below one node to the first node that takes their new separators; none when a reshape under
-    /// way writes one of the nodes, or changes it while it is to be written.
+    /// Climbs from leaves below one node to the first node that takes their new separators; none when a
+    /// reshape under way writes one of the nodes on the way, or changes a node that this one would
+    /// write.
     fn climb(
         &mut self,
         plan: ReshapePlan,
@@ -422,8 +424,8 @@ impl Engine {
             grown += other.grown;
             frees += other.frees;
         }
-        // Every structure change up to the durable LSN is installed in the nodes that are written. Where restart
-        // merges, a node may hold more than that.
+        // Every structure change up to the durable LSN is installed in the nodes that are written.
+        // Where restart merges, a node may hold later changes too.
         let mut lsn = upto;
         let mut puts: Vec<(Vec<u8>, LogicalPage)>;
         let parent = loop {
@@ -592,12 +594,12 @@ impl Engine {
         self.pool.peek(page).is_some() || is_roomy && !self.reads_enough(page)
     }
 
-    /// Whether a page would have to be read beside too many others.
+    /// Whether the read of a page would be one too many for this merge.
     fn reads_enough(&self, page: LogicalPage) -> bool {
         self.planner.held_count() >= READS_MAX && self.pool.peek(page).is_none()
     }
 
-    /// Asks for all pages of a level at once: a climb that stops is done again from its start.
+    /// Asks for all pages of a level at once: a climb that stops begins again from its start.
     fn require_pages(&self, count: usize, climb: &Climb) -> Step<()> {
         if self.unused_pages.len() >= count {
             return Ok(());
@@ -611,8 +613,8 @@ impl Engine {
         Ok(page)
     }
 
-    /// The first image stays on `page`, the second on the page of a neighbour that joined it, the others
-    /// get pages of their own.
+    /// The first image stays on `page`, the second goes to the page of a neighbour that joined it, the
+    /// others get pages of their own.
     fn place_siblings(
         &mut self,
         page: LogicalPage,
@@ -692,7 +694,7 @@ impl Climb {
     }
 }
 
-/// A leaf beside the one of a plan, under the same parent.
+/// A leaf beside the leaf of a plan, under the same parent.
 struct Neighbour {
     page: LogicalPage,
     is_right: bool,
@@ -722,7 +724,7 @@ mod tests {
     use crate::testing::{Database, Snapshot};
     use crate::{Options, Table};
 
-    /// Blocks so small that their record is the tighter bound.
+    /// Blocks so small that the bound of their record is the tighter one.
     fn small_blocks(name: &str, pages_per_block: u32) -> Profile {
         let mut profile = Profile::named(name).unwrap();
         profile.geometry.pages_per_block = pages_per_block;

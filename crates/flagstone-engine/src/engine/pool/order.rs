@@ -11,9 +11,9 @@
 //!                          └── victim: clean first, then dirty
 //! ```
 //!
-//! LRU and CLOCK have no window: all frames are in the hot list. CFLRU (Park et al., CASES 2006)
-//! has one of a fixed or a learned share of the frames; CFDC (Ou, Härder, Jin, DaMoN 2009) gathers
-//! the window's dirty pages in clusters of neighbours. LS-LRU has an order of its own (`units`).
+//! LRU and CLOCK have no window: all frames are in the hot list. CFLRU (Park et al., CASES 2006) has a
+//! window of a fixed or a learned share of the frames; CFDC (Ou, Härder, Jin, DaMoN 2009) gathers the
+//! window's dirty pages in clusters of neighbours. LS-LRU has an order of its own (`units`).
 //!
 //! - **O1** Every frame is in exactly one place; `count` frames in all.
 //! - **O2** Within hot list and window the order is the order of last use, even where frames became
@@ -77,7 +77,7 @@ pub(super) const SPOT_SIZE: usize = size_of::<Spot>();
 pub(crate) struct PageCosts {
     read: Average,
     write: Average,
-    /// Of the writes, whole pages and appends.
+    /// Whole pages and appends, among the writes.
     whole: Average,
     append: Average,
     log: Average,
@@ -349,7 +349,7 @@ struct Period {
     uses: u64,
 }
 
-/// Share of the frames in the window; a learned one climbs towards the least cost of a use.
+/// Share of the frames in the window; a learned share climbs towards the least cost of a use.
 #[derive(Debug)]
 struct Share {
     window: f64,
@@ -408,7 +408,7 @@ mod tests {
             spot.is_some_and(|spot| spot.place != Place::Nowhere)
         }
 
-        /// One reference; the page that left for it.
+        /// One reference; returns the page that left for it.
         fn refer(&mut self, page: u32, writes: bool) -> Option<u32> {
             let mut gone = None;
             if self.holds(page) {

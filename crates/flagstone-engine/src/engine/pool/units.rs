@@ -1,7 +1,7 @@
 //! Units of Lazy-Split LRU: a leaf's base copy and its changes in one order of use, evicted in parts.
 //!
-//! Owns the order and the border between its two regions. Never sees an image or a delta: it is told
-//! how much memory each part takes. A unit stands for a leaf, by its page.
+//! Owns the order and the border between its two regions. Never sees an image or a delta: the pool and
+//! the engine report the memory of each part. A unit stands for a leaf, by its page.
 //!
 //! ```text
 //!   hot region                 │ cold region: the window's share of the units' memory
@@ -16,8 +16,8 @@
 //! | dirty | changes | a read of the base → semi-clean; a merge → gone |
 //!
 //! The victim is the oldest base copy of the cold region. When there is none, changes have to meet
-//! their pages before more is taken from the hot region. Without a window the cold region is empty: the
-//! least recently used unit leaves as a whole, which is LRU.
+//! their pages before units of the hot region give memory. Without a window the cold region is empty:
+//! the least recently used unit leaves as a whole, which is LRU.
 //!
 //! - **L1** Every unit has a base copy or changes, and one place in the order.
 //! - **L2** The cold region is the shortest tail of the order that takes the window's share of the
@@ -74,7 +74,7 @@ pub(super) struct Units {
     places: HashMap<LogicalPage, Use>,
     /// Units with a base copy.
     clean: BTreeSet<Use>,
-    /// Units of the cold region that have none.
+    /// Units of the cold region without a base copy.
     dirty: BTreeSet<(u64, u64, Use)>,
     /// The cold region is the units with an earlier use.
     border: Use,
@@ -158,7 +158,7 @@ impl Units {
         Some((used, unit))
     }
 
-    /// Changes a unit; the rule says where it stands afterwards.
+    /// Changes a unit; the rule gives its place afterwards.
     fn change(&mut self, page: LogicalPage, rule: Move, change: impl FnOnce(&mut Unit)) {
         let known = self.unlink(page);
         let is_known = known.is_some();

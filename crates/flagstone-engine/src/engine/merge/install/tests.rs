@@ -308,8 +308,9 @@ fn a_flush_under_way_makes_no_later_group_durable() {
     assert!(database.check().unwrap().is_sound());
 }
 
-/// Goal (rule D7): images of groups that wait for syncs take a bounded share of memory, also where no commit brings a
-/// sync. Method: rows all over a file's leaves that split them, in commits that wait for nothing; the most at any time.
+/// Goal (rule D7): images of groups that wait for syncs take a bounded share of memory, also where no
+/// commit brings a sync. Method: rows all over a file's leaves that split them, in commits that wait
+/// for nothing; the largest size of images at any time.
 #[test]
 fn images_that_wait_for_syncs_are_bounded() {
     const LOADED: u32 = 60_000;

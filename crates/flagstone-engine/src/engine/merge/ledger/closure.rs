@@ -29,11 +29,11 @@ const BEYOND: usize = 2;
 /// Effect of a commit on a leaf.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Shape {
-    /// It stays one.
+    /// The leaf stays one.
     Same,
-    /// It splits.
+    /// The leaf splits.
     Split,
-    /// It becomes so small that it is merged with a neighbour.
+    /// The leaf becomes so small that it is merged with a neighbour.
     Merged,
 }
 
@@ -65,7 +65,7 @@ impl Ledger {
         unread.find(|other| is_near(other)).map(|(key, _)| (*key).clone())
     }
 
-    /// The groups that are committed with `at`, in key order, without it.
+    /// The other groups that are committed with `at`, in key order.
     pub(in crate::engine::merge) fn joined(&self, at: &GroupKey) -> Vec<GroupKey> {
         let siblings = self.siblings(at);
         let joined = self.closure(&siblings, at).into_iter().map(|(key, _)| key.clone());
