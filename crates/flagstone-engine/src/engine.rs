@@ -3,8 +3,8 @@
 //! Owns the trees with their deltas, the frames, transactions, locks, the log's volatile tail and the
 //! plans of background work. Never reads or programs a page, never waits, never looks at a clock: an
 //! operation completes, or returns a [`Stop`] that names the missing condition, and is called again
-//! once [`crate::Runtime`] or the lab's event loop has provided it. That is why threads and the lab's
-//! virtual clients run the very same code, and why no latch is ever held across I/O.
+//! once [`crate::Runtime`] or the lab's event loop has seen to that condition. That is why threads and
+//! the lab's virtual clients run the very same code, and why no latch is ever held across I/O.
 //!
 //! Invariants:
 //! - **E1** A delta in a tree is committed; uncommitted changes live in their transaction only, so
@@ -94,7 +94,7 @@ pub type Step<T> = Result<T, Stop>;
 pub enum Stop {
     /// A page must be read first: read it, hand it to [`Engine::fill`], call again.
     Miss(Fetch),
-    /// A condition must hold first: see to it, call again.
+    /// A condition must hold first: see to that, call again.
     Wait(Wait),
     /// The operation fails.
     Error(EngineError),
@@ -251,7 +251,7 @@ struct Limits {
 /// All state above the space floor. See the module's head.
 #[derive(Debug)]
 pub struct Engine {
-    /// The database that the engine's handles belong to.
+    /// Owner of the handles that the engine gives out.
     owner: Owner,
     /// Tells the database from all others.
     pub(crate) identity: Identity,

@@ -17,9 +17,9 @@
 //! | --- | --- | --- |
 //! | commit → `Settling` | `begin_claim` | the transaction has all its locks: no other changes its keys |
 //! | `Settling` → `Writing` | `claim_step` | every commit that its keys had before it is durable (D1, D5) |
-//! | `Writing` → `Sealing` | `claim_leaf`, `seal_claim` | the leaves are busy: no other job prepares an image |
+//! | `Writing` → `Sealing` | `claim_leaf`, `seal_claim` | the leaves are busy: no other job makes an image |
 //! | `Sealing` → `Recorded` | `claim_sealed` | the group is durable; the record is the commit point (D5) |
-//! | `Sealing` → `Flagging` | `seal_claim` | its changes are in the group; the flag is the commit point (D5) |
+//! | `Sealing` → `Flagging` | `seal_claim` | the group has all changes; the flag is the commit point (D5) |
 //! | → installed | `install_claim` | committed for good: mapping, deltas and locks follow in one step |
 //!
 //! Invariants:

@@ -344,7 +344,7 @@ impl Engine {
 
     /// Takes the result of looking for a node of a dropped table. A node that cannot be read is freed
     /// unread where the drop is of this session: its number had no other owner. Where restart found the
-    /// drop, earlier records may have freed the node.
+    /// drop, earlier records may have freed the node, and it is left alone.
     pub(crate) fn visited(&mut self, table: Table, found: Visited) {
         let tree = self.trees.get_mut(table.id as usize);
         let root = tree.as_ref().and_then(|tree| tree.root);

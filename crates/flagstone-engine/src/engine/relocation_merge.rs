@@ -166,7 +166,7 @@ impl Engine {
         tree.is_none_or(|tree| tree.deltas.range(range).next().is_some())
     }
 
-    /// The image with which a live page is moved: the page is about to be moved by collection.
+    /// The image with which collection should move a live page.
     ///
     /// Returns the LSN and the append slots of the folded image, which is then in `image`; none where
     /// there is nothing to fold.

@@ -355,7 +355,7 @@ impl Engine {
         Ok(())
     }
 
-    /// The base of `page` will be read again: flash has newer content.
+    /// The base of `page` will be read again: flash has a later state of it.
     pub(crate) fn forget_base(&mut self, page: LogicalPage) {
         self.pool.remove(page);
     }

@@ -110,8 +110,8 @@ impl Snapshots {
         floors.extend(live.ids.iter().map(|id| id.lsn));
     }
 
-    /// The commit that a snapshot reads at, unless the snapshot was ended to free its leaves. No check
-    /// is made for a snapshot that its own owner has ended: its handle is gone.
+    /// The commit that a snapshot reads at, unless the snapshot was ended to free its leaves. A
+    /// snapshot that its own owner has ended is not looked for: nothing can be read with it.
     pub(crate) fn lsn(&self, snapshot: SnapshotId) -> Result<Lsn, EngineError> {
         if snapshot.owner != self.owner {
             return Err(EngineError::NoSnapshot);

@@ -65,7 +65,7 @@ fn check(database: &Database<SimNand>, table: Table, rows: u32, rounds: impl Fn(
 }
 
 /// Goal: a small change goes to the page of its leaf as long as the page takes it, and outlives a cut.
-/// Method: a leaf that leaves room for two slots; the third change is a whole page with new ones.
+/// Method: a leaf that leaves room for two slots; the third change is a whole page with new slots.
 #[test]
 fn a_small_change_stays_on_the_page_of_its_leaf() {
     let (database, table) = database("slc-2k", &options(), 8);
@@ -88,7 +88,8 @@ fn a_small_change_stays_on_the_page_of_its_leaf() {
     assert_eq!(grown, (1, 0), "a page of an earlier session takes none");
 }
 
-/// Goal: a leaf that leaves no room, and a change that does not fit it, are whole pages.
+/// Goal: a leaf that leaves no room, and a change that does not fit behind its leaf, are written as
+/// whole pages.
 #[test]
 fn what_does_not_fit_behind_a_leaf_is_a_whole_page() {
     let (dense, table) = database("slc-2k", &options(), 17);

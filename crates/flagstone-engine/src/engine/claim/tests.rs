@@ -8,7 +8,7 @@ use crate::error::EngineError;
 use crate::options::{CommitBy, Compaction, Durability, Options};
 use crate::testing::Database;
 
-/// The last leaf of them is more than half full.
+/// Rows of the table: the last leaf is more than half full.
 const ROWS: u32 = 610;
 
 fn options(commit: CommitBy) -> Options {
@@ -290,7 +290,8 @@ fn copies_stay_apart_when_their_changes_leave_memory() {
     }
 }
 
-/// Goal (Q3): a snapshot sees all of a claim or nothing, and one that begins afterwards sees it.
+/// Goal (Q3): a snapshot sees all of a claim or nothing, and a snapshot that begins afterwards sees the
+/// claim.
 #[test]
 fn snapshots_see_a_claim_whole_or_not_at_all() {
     for commit in [CommitBy::Claims, CommitBy::Flags] {

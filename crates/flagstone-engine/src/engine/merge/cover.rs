@@ -23,8 +23,8 @@ pub(super) struct Bucket<T> {
     pub(super) groups: Vec<(T, usize)>,
 }
 
-/// The buckets of groups that come by cost, and within it by memory freed, largest first. `from` gives
-/// them from a cost on.
+/// The buckets of groups that come by cost, and within a cost by memory freed, largest first. `from`
+/// gives the groups from a cost on.
 pub(super) fn buckets<T, I>(from: impl Fn(usize) -> I) -> Vec<Bucket<T>>
 where
     I: Iterator<Item = (T, usize, usize)>,
@@ -52,10 +52,10 @@ where
 }
 
 /// The groups that free `goal` bytes for fewest pages; among sets with equal writes, the set that frees
-/// most. Where all groups free less than that: all of them, or the set that frees most for `WRITES_MAX`
-/// pages.
+/// most. Where no set within `WRITES_MAX` pages frees so much: the set that frees most.
 pub(super) fn cover<T>(buckets: Vec<Bucket<T>>, goal: usize) -> Vec<T> {
-    // Most memory that the buckets so far free for so many pages, and how many of the last bucket.
+    // For each number of pages: the most memory that the buckets so far free, and the groups of the
+    // last bucket in that set.
     let mut freed = vec![0; WRITES_MAX + 1];
     let mut counts: Vec<Vec<usize>> = Vec::new();
     for bucket in &buckets {

@@ -112,7 +112,7 @@ impl Engine {
 
     /// A job's pages could not be written: everything is as before. Returns whether the work can go on
     /// otherwise: its leaves split one by one from now on, which takes fewer pages at a time, or other
-    /// leaves give their old pages back before.
+    /// leaves give their old pages back first.
     pub(crate) fn write_failed(&mut self, job: &WriteJob) -> bool {
         for write in &job.pages {
             self.busy.remove(&write.page);

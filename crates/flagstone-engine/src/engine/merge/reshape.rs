@@ -777,8 +777,8 @@ mod tests {
         }
     }
 
-    /// Goal: a full merge leaves nothing of such a leaf behind. Method: its last key has a row already, so that
-    /// no part of the leaf is ever empty.
+    /// Goal: a full merge leaves no delta of such a leaf behind. Method: its last key has a row
+    /// already, so that no part of the leaf is ever empty.
     #[test]
     fn a_full_merge_takes_all_parts() {
         let mut load = Load::new();

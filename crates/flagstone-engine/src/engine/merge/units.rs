@@ -59,7 +59,8 @@ impl Engine {
         }
     }
 
-    /// Places the group of `key` if the inner nodes are in memory; where its leaf ends.
+    /// Places the group of `key` if the inner nodes are in memory; returns the key at which its leaf
+    /// ends.
     fn place_at_hand(&mut self, table: Table, key: &[u8]) -> Option<Option<Vec<u8>>> {
         if self.planner.ledger.has_group(table.id, key) {
             return None;
@@ -176,7 +177,7 @@ impl Engine {
         }
         self.place_groups()?;
         while let Some(at) = self.planner.ledger.take_full() {
-            // One that cannot be merged now is full again with its next change.
+            // A leaf that cannot be merged now is full again with its next change.
             if let Some(target) = self.target_of(&at)? {
                 return Ok(Some(target));
             }
@@ -205,8 +206,8 @@ impl Engine {
         Ok(None)
     }
 
-    /// The set of groups that frees its share of memory for fewest writes: of the cold region where
-    /// units have one, else of all.
+    /// The set of groups that frees its share of memory for fewest writes: from due units of the cold
+    /// region if there are any, else from all groups.
     fn cheapest_cover(&self) -> Vec<GroupKey> {
         let goal = self.options.memory / COVER_SHARE;
         let is_free = |page| !self.busy.contains(&page) && !self.planner.passes_over(page);

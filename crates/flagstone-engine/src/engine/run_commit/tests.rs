@@ -10,7 +10,7 @@ const MANY: u32 = 500;
 
 type Model = BTreeMap<[u8; 4], Vec<u8>>;
 
-/// Numbers without a pattern, and keys of so many.
+/// Numbers without a pattern, and keys out of that many.
 struct Draws(u64, u32);
 
 impl Draws {

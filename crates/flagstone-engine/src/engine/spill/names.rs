@@ -2,7 +2,7 @@
 //! of a checkpoint.
 //!
 //! ```text
-//! run:   group u64 | last key | count | part ...                      numbers are varints, keys have their size in front
+//! run:   group u64 | last key | count | part ...        numbers are varints, keys have their size in front
 //! part:  bytes of the first key that it shares with the part before | the rest of it | count | span ...
 //! span:  pages between the end of the span before and its first page, zigzag | pages
 //! ```

@@ -9,10 +9,10 @@ use crate::options::{Budget, CommitBy, Durability, Options};
 use crate::runtime::{REGION_TABLES, Runtime};
 use crate::testing::Database;
 
-/// They are on some dozen leaves, in front of their growth.
+/// Rows of the table: on some dozen leaves, before these grow.
 const ROWS: u32 = 400;
 
-/// Bytes of a row at first, and of one that makes its leaf split.
+/// Bytes of a row at first, and of a row that makes its leaf split.
 const SIZES: [usize; 2] = [60, 160];
 
 /// Room for the images of several leaves that split together.
@@ -32,7 +32,7 @@ fn options() -> Options {
     }
 }
 
-/// A chip with all rows in their leaves, as small as they are at first.
+/// A chip with all rows in their leaves, at their first size.
 fn loaded() -> (Database<SimNand>, Table) {
     let mut profile = Profile::named("slc-2k").unwrap();
     profile.geometry.pages_per_block = 16;
@@ -237,8 +237,8 @@ fn a_snapshot_that_ends_within_a_claim_leaves_nothing() {
     nothing_is_kept(&database, table, leaves);
 }
 
-/// Goal (D15): the same where it ends while the leaf that it needed is being written. Method: a leaf with
-/// changes of rows that do not grow.
+/// Goal (D15): the same where the snapshot ends while the leaf that it needed is being written. Method:
+/// a leaf with changes of rows that do not grow.
 #[test]
 fn a_snapshot_that_ends_while_a_leaf_is_written_leaves_nothing() {
     let (database, table) = loaded();

@@ -56,7 +56,7 @@ impl Ledger {
         self.note_full(at);
     }
 
-    /// A group that has come to its limit, each named once.
+    /// The next group that has come to its limit; each group is named once.
     pub(in crate::engine::merge) fn take_full(&mut self) -> Option<GroupKey> {
         self.full.pop_first()
     }
@@ -113,7 +113,7 @@ impl Ledger {
         }
     }
 
-    /// A group that is forgotten and placed again has not been away.
+    /// A group that is forgotten and placed again counts as if it had stayed.
     fn add_news(&mut self, page: LogicalPage, changes: Changes) {
         match self.news.last_mut() {
             Some((last, known @ Some(_))) if *last == page => *known = Some(changes),

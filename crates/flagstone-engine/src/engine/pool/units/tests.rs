@@ -59,7 +59,7 @@ impl Memory {
         gone
     }
 
-    /// A reference as in a buffer that reads before it writes; the pages that left for it.
+    /// A reference as in a buffer that reads before it writes; returns the pages that left for it.
     fn refer(&mut self, page: u32, writes: bool) -> Vec<u32> {
         let mut gone = Vec::new();
         if self.is_here(page) {
