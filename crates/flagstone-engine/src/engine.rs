@@ -1,19 +1,19 @@
 //! The engine: all state above the space floor, as one value that never does I/O.
 //!
-//! Owns the trees with their deltas, the frames, transactions, locks, the log's volatile tail and
-//! the plans of background work. Never reads or programs a page, never waits, never looks at a
-//! clock: an operation completes or returns a [`Stop`] that says what is missing, and is simply
-//! called again once [`crate::Runtime`] or the lab's event loop has seen to it. That is why threads
-//! and the lab's virtual clients run the very same code, and why no latch is ever held across I/O.
+//! Owns the trees with their deltas, the frames, transactions, locks, the log's volatile tail and the
+//! plans of background work. Never reads or programs a page, never waits, never looks at a clock: an
+//! operation completes, or returns a [`Stop`] that names the missing condition, and is called again
+//! once [`crate::Runtime`] or the lab's event loop has seen to that condition. That is why threads and
+//! the lab's virtual clients run the very same code, and why no latch is ever held across I/O.
 //!
 //! Invariants:
 //! - **E1** A delta in a tree is committed; uncommitted changes live in their transaction only, so
 //!   an abort forgets them and does nothing else.
 //! - **E2** A logical page is its base with the deltas above the base's LSN applied in LSN order.
-//!   Deltas at or below it are dropped when the two meet (rule D2).
+//!   Deltas at or below that LSN are dropped when they meet the base (rule D2).
 //! - **E3** A page image handed out for programming derives from durable commits only (rule D1).
-//! - **E4** Between the moment a job takes a page and the moment it is installed the page is busy:
-//!   nobody else prepares an image of it.
+//! - **E4** Between the moment a job takes a page and the moment the page is installed, the page is
+//!   busy: no other job prepares an image of it.
 //! - **E5** A poisoned engine appends nothing to the log and hands out no job (rule D8).
 
 use std::collections::VecDeque;
@@ -94,7 +94,7 @@ pub type Step<T> = Result<T, Stop>;
 pub enum Stop {
     /// A page must be read first: read it, hand it to [`Engine::fill`], call again.
     Miss(Fetch),
-    /// Something must happen first: see to it, call again.
+    /// A condition must hold first: see to that, call again.
     Wait(Wait),
     /// The operation fails.
     Error(EngineError),
@@ -106,7 +106,7 @@ impl<E: Into<EngineError>> From<E> for Stop {
     }
 }
 
-/// What an operation waits for.
+/// Condition that an operation waits for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Wait {
     /// A lock; the transaction is named by [`Engine::take_woken`] when it may try again.
@@ -127,13 +127,13 @@ pub enum Wait {
     ShorterLog,
     /// Pages of values that a transaction stored and no longer names; the runtime gives them back.
     Garbage(Xid),
-    /// Room on the host for what a commit brings with it; the runtime makes sure of it.
+    /// Room on the host for the blocks that a commit brings with it; the runtime makes sure of it.
     Reserve,
     /// The log to become durable up to a commit.
     Durable(Lsn),
     /// A transaction that is being committed with its leaves: background work gets there.
     Claim,
-    /// Changes on their way to the pages that a named snapshot is made of.
+    /// Changes on their way to the pages of a named snapshot.
     CommitBarrier,
 }
 
@@ -163,23 +163,23 @@ pub enum Fetch {
 /// A page that was read; `found` is none for a page that was never written.
 #[derive(Debug)]
 pub struct Fetched {
-    /// What was asked for.
+    /// The request.
     pub fetch: Fetch,
     /// Metadata and payload.
     pub found: Option<(PageInfo, Vec<u8>)>,
-    /// Device time of the read; 0 where nobody learns from it.
+    /// Device time of the read; 0 where no estimate uses it.
     pub cost_ns: u64,
 }
 
 impl Fetched {
-    /// What was asked for was never written.
+    /// The requested page was never written.
     #[must_use]
     pub const fn absent(fetch: Fetch) -> Self {
         Self { fetch, found: None, cost_ns: 0 }
     }
 }
 
-/// What the engine knows of the space floor; refreshed by the runtime.
+/// The engine's view of the space floor; refreshed by the runtime.
 #[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct SpaceView {
     /// Bytes of the master record that the last checkpoint saved.
@@ -190,7 +190,7 @@ pub(crate) struct SpaceView {
     pub(crate) log_used: u64,
     /// Log pages the budget allows.
     pub(crate) log_budget: u64,
-    /// The same once the log has given back what it got beyond its share.
+    /// The same once the log has given back the pages beyond its share.
     pub(crate) log_least: u64,
     /// Bytes of a log page.
     pub(crate) log_page_size: usize,
@@ -198,7 +198,7 @@ pub(crate) struct SpaceView {
     pub(crate) log_block_pages: u64,
     /// Bytes that the record of a checkpoint has for the master record and open groups.
     pub(crate) record_room: usize,
-    /// The same with as many kept snapshots as there may be: never less.
+    /// The same with as many named snapshots as there may be: never less.
     pub(crate) record_room_least: usize,
     /// Logical pages that are live, or taken by the engine.
     pub(crate) taken_pages: u64,
@@ -206,7 +206,7 @@ pub(crate) struct SpaceView {
     pub(crate) capacity_pages: u64,
     /// The device may become larger.
     pub(crate) can_grow: bool,
-    /// So may the log.
+    /// The log may become larger, too.
     pub(crate) log_grows: bool,
     /// The host may have no room for the blocks that log, checkpoints and collection rely on.
     pub(crate) lacks_reserve: bool,
@@ -242,7 +242,7 @@ struct Limits {
     deltas_hard: usize,
     /// Above this, the largest transaction spills.
     uncommitted: usize,
-    /// Of more deltas a checkpoint could not copy all.
+    /// Deltas beyond this could not all be copied by a checkpoint.
     deltas_copied: usize,
     /// With a longer log deltas might take more.
     is_log_short: bool,
@@ -251,9 +251,9 @@ struct Limits {
 /// All state above the space floor. See the module's head.
 #[derive(Debug)]
 pub struct Engine {
-    /// Whom its handles belong to.
+    /// Owner of the handles that the engine gives out.
     owner: Owner,
-    /// The database, among all others.
+    /// Tells the database from all others.
     pub(crate) identity: Identity,
     options: Options,
     payload_size: usize,
@@ -269,36 +269,36 @@ pub struct Engine {
     log: LogWriter,
     /// Newest commit record in the log, durable or not.
     committed: Lsn,
-    /// Commits up to here must become durable soon: somebody waits for them.
+    /// Commits up to here must become durable soon: a caller waits for them.
     flush_to: Lsn,
-    /// Commits up to here are waited for too, but their flush may wait for company.
+    /// Commits up to here are waited for too, but their flush may wait for more commits.
     group_commit_lsn: Lsn,
     flush_in_flight: Option<FlushPoint>,
     /// Where the chain of durable fragments ends.
     durable_chain: ChainPoint,
-    /// Restart may have to forget what it put back above this LSN.
+    /// Restart may have to forget the changes that it put back above this LSN.
     replay_cutoff: Option<Lsn>,
     /// Restart is putting commits back, up to this one so far: no image may claim to be complete
     /// beyond it, although later commits are durable (rule D2).
     replaying: Option<Lsn>,
-    /// The log is read, and nobody was let in yet.
+    /// The log is read, and no transaction was let in yet.
     is_opening: bool,
     /// Numbers that no page gets while restart puts commits back.
     held_numbers: Vec<LogicalPage>,
     /// Group and pages of the claim whose marker was replayed last: the next record commits it.
     replayed_claim: Option<(GroupId, Vec<GroupSpan>)>,
-    /// The last record that frees page numbers, of those that a restart would find in the log.
+    /// The last record that frees page numbers, among the records that a restart would find in the log.
     freed_lsn: Lsn,
     /// Deltas up to here were put back by restart and may be older than their base.
     recovered: Lsn,
-    /// States that are kept: no delta holds a change at or below one of them joined with a later one.
+    /// States that are kept: no delta joins a change at or below one of these LSNs with a later change.
     floors: Vec<Lsn>,
     /// The newest change that any delta has.
     newest_delta: Lsn,
     deltas_size: usize,
     /// Bytes of committed changes as records.
     packed_size: usize,
-    /// Memory that a byte of them takes, as it was when a copy of them took much of the log.
+    /// Memory that a byte of such records takes, as measured when copies of them took much of the log.
     delta_memory_ratio: f64,
     deltas_size_peak: usize,
     /// Most that frames and changes took together.
@@ -314,17 +314,17 @@ pub struct Engine {
     busy: HashSet<LogicalPage>,
     planner: merge::MergePlanner,
     folding: Option<relocation_merge::Folding>,
-    /// What leaves take of appends.
+    /// Appends that leaves can take.
     append_room: AppendRoom,
     installs: VecDeque<InstallJob>,
-    /// Groups whose pages are written and not durable, in the order in which they were.
+    /// Groups whose pages are written and not durable, in the order of their writes.
     unsynced: VecDeque<Grouped>,
     trims: value::Trims,
     drops: dropped::Drops,
     runs: spill::Runs,
     run_commit: run_commit::RunCommits,
     claim: Option<claim::Claim>,
-    /// Leaves that become several when what waits for them is merged: a claim left them alone.
+    /// Leaves that become several when their waiting changes are merged: a claim left them alone.
     must_split: HashSet<LogicalPage>,
     commit_costs: CommitCosts,
     cycle: checkpoint::Cycle,
@@ -461,7 +461,7 @@ impl Engine {
         node::value_size_max(self.payload_size, key_size)
     }
 
-    /// Bytes of changes beyond which transactions leave memory before they commit.
+    /// Bytes of uncommitted changes beyond which transactions spill.
     pub(crate) fn uncommitted_max(&self) -> usize {
         self.limits.uncommitted
     }
@@ -478,7 +478,7 @@ impl Engine {
         self.log.durable()
     }
 
-    /// Whether somebody waits for log records that are not being written yet.
+    /// Whether a caller waits for log records that are not being written yet.
     #[must_use]
     pub fn is_flush_wanted(&self) -> bool {
         !self.is_poisoned()
@@ -487,8 +487,8 @@ impl Engine {
             && self.log.pending_bytes() > 0
     }
 
-    /// Whether commits wait for a flush that waits for company: whoever keeps the time flushes when
-    /// the delay of the options has passed.
+    /// Whether commits wait for a flush that waits for more commits: the runtime or the event loop,
+    /// which keep the time, flush when the delay of the options has passed.
     #[must_use]
     pub fn awaits_group_commit(&self) -> bool {
         !self.is_poisoned() && self.group_commit_lsn > self.log.durable()
@@ -512,7 +512,7 @@ impl Engine {
         self.log.has_appended()
     }
 
-    /// Whether a flush is being programmed. One that the device failed in never ends.
+    /// Whether a flush is being programmed. A flush that failed on the device never ends.
     #[must_use]
     pub fn is_flushing(&self) -> bool {
         self.flush_in_flight.is_some() && !self.is_poisoned()
@@ -550,7 +550,8 @@ impl Engine {
         self.log.completed(flush);
         if let Some(point) = self.flush_in_flight.take() {
             self.durable_chain = point.chain;
-            // Only what has to be synced waits here, and a flush syncs all that was written before.
+            // Only groups that have to be synced wait here, and a flush syncs every page written before
+            // it.
             point.group.into_iter().for_each(|last| self.synced(last));
         }
         self.refresh_floors();
@@ -566,12 +567,12 @@ impl Engine {
         std::mem::take(&mut self.woken)
     }
 
-    /// Whether some may call their operation again that were not named yet.
+    /// Whether there are transactions to call again that were not named yet.
     pub(crate) fn has_woken(&self) -> bool {
         !self.woken.is_empty()
     }
 
-    /// Whether a device failure, wear, or how it was opened made the engine read-only.
+    /// Whether the engine became read-only, by a device failure, by wear, or by how it was opened.
     #[must_use]
     pub fn is_poisoned(&self) -> bool {
         self.fault.is_some()
@@ -610,8 +611,8 @@ impl Engine {
         self.refresh_limits();
     }
 
-    /// Whether the share of frames is learned. Where they hold what flash lacks there is nothing to
-    /// split: changes are in them.
+    /// Whether the share of frames is learned. Where frames hold changes that flash lacks there is
+    /// nothing to split.
     fn learns_memory_split(&self) -> bool {
         self.options.budget == Budget::Adaptive && !self.holds_images_ahead()
     }
@@ -631,14 +632,14 @@ impl Engine {
         let limits = Limits::of(&self.options, share, self.payload_size, self.height);
         self.limits = limits.within_log(&self.view, self.delta_memory_ratio);
         if self.options.budget != Budget::Shared {
-            // What the log keeps deltas from taking is of use to frames.
+            // Memory that the log's size keeps deltas from taking is of use to frames.
             let taken = self.limits.deltas_hard + MERGE_PAGES * self.payload_size;
             let left = self.options.memory.saturating_sub(taken);
             self.limits.frames = self.limits.frames.max(left);
         }
     }
 
-    /// A node of this level was seen: its tree has one level more than that.
+    /// A node of this level was seen: its tree has at least one level more than this number.
     fn note_level(&mut self, level: u8) {
         let height = usize::from(level) + 1;
         if height > self.height {
@@ -660,9 +661,10 @@ impl Engine {
         self.unused_groups.pop().ok_or(Stop::Wait(Wait::Group))
     }
 
-    /// The device failed while the log or a page was written: nothing above the durable frontier
-    /// can be relied on any more (rule D8), and all of it is taken back. Whoever writes from now on gets `fault`, and
-    /// so does a transaction that may have read what is gone: it would see the rest as it was before.
+    /// The device failed while the log or a page was written: nothing above the durable frontier can be
+    /// relied on any more (rule D8), and all of it is taken back. A transaction that writes from now on
+    /// gets `fault`, and so does an open transaction that may have read a lost commit: its later reads
+    /// would see the state before that commit.
     pub(crate) fn poison(&mut self, fault: EngineError) {
         let durable = self.durable();
         let fault = self.fault.get_or_insert(fault).clone();
@@ -682,7 +684,8 @@ impl Engine {
         }
     }
 
-    /// Passes unless images in memory hold what a failure took back, which cannot be parted from the rest.
+    /// Passes unless images in memory hold changes that a failure took back: they cannot be parted from
+    /// the rest of the image.
     fn require_whole_images(&self) -> Step<()> {
         if self.has_torn_images { self.require_sound() } else { Ok(()) }
     }
@@ -705,7 +708,7 @@ impl Engine {
     ///
     /// # Panics
     ///
-    /// If one of them is no state that was kept (rule D17).
+    /// If a floor is no state that was kept (rule D17).
     fn refresh_floors(&mut self) {
         assert!(
             self.take_floors() || self.bugs.has(SeededBug::FrontierBetween),
@@ -713,7 +716,7 @@ impl Engine {
         );
     }
 
-    /// Whether each of them is a state that was kept: LSNs that are read from flash may say anything.
+    /// Whether each floor is a state that was kept: LSNs that are read from flash may have any value.
     fn take_floors(&mut self) -> bool {
         let mut floors = vec![self.log.durable()];
         floors.extend(self.log.marker());
@@ -748,20 +751,21 @@ impl Engine {
         self.memory_peak = self.memory_peak.max(total + self.pool.bytes());
     }
 
-    /// What frames may take now.
+    /// Memory that frames may take now.
     fn frames_max(&self) -> usize {
         let taken = self.deltas_size + self.uncommitted_size + MERGE_PAGES * self.payload_size;
         let left = self.options.memory.saturating_sub(taken);
         let most = match self.options.budget {
-            // Deltas may still have what was given to frames.
+            // Deltas may still hold memory that was given to frames.
             Budget::Divided | Budget::Adaptive => self.limits.frames.min(left),
             Budget::Shared => left,
         };
         most.max(self.frames_min())
     }
 
-    /// What frames take at least: what was read for the next job stays beside what operations need, or
-    /// each would read what the other has dropped (rule D7).
+    /// Memory that frames take at least: pages that were read for the next job stay beside pages that
+    /// operations need, or each side would read again and again the pages that the other has dropped
+    /// (rule D7).
     fn frames_min(&self) -> usize {
         let held = self.planner.held_count();
         let versions = (LEAVES_MIN + held) * size_of::<PageInfo>();
@@ -770,7 +774,7 @@ impl Engine {
 
     fn drop_refs(&mut self, dropped: DroppedRefs, lsn: Lsn) {
         if self.runs.may_unload() {
-            // Nothing is freed, and what is loaded again drops it again.
+            // Nothing is freed: a run that is loaded again drops the same references again.
             return;
         }
         for descriptor in dropped {
@@ -794,7 +798,7 @@ impl Engine {
         self.options.frames == FrameKind::Ahead
     }
 
-    /// Whether frames may hold what flash lacks, by commits or by merges.
+    /// Whether frames may hold changes that flash lacks, by commits or by merges.
     fn may_be_ahead(&self) -> bool {
         self.holds_images_ahead() || self.options.merge_to == MergeTo::Frame
     }
@@ -816,7 +820,8 @@ impl Limits {
             frames,
             deltas_soft: deltas - deltas / 16,
             deltas_hard: deltas,
-            // However little deltas save: what a transaction cannot keep leaves memory a row at a time.
+            // A page at least, however small the share: changes that a transaction cannot keep leave
+            // memory a row at a time.
             uncommitted: share(options.uncommitted_share).min(deltas / 2).max(payload_size),
             deltas_copied: usize::MAX,
             is_log_short: false,
@@ -826,8 +831,8 @@ impl Limits {
 
 impl Limits {
     /// A checkpoint copies every live delta to the log's tail, beside the copies before it: deltas
-    /// never take more than a share of the log, or it could not be freed (rule D7). A byte of a copy takes
-    /// `delta_memory_ratio` of memory.
+    /// never take more than a share of the log, or its head could not be freed (rule D7). A byte of a
+    /// copy takes `delta_memory_ratio` of memory.
     fn within_log(mut self, view: &SpaceView, delta_memory_ratio: f64) -> Self {
         let copies_max = view.copies_max();
         if copies_max < usize::MAX {
@@ -844,7 +849,8 @@ impl Limits {
 }
 
 impl SpaceView {
-    /// Bytes of deltas that a checkpoint has room to copy; without bound where nothing is known of a log.
+    /// Bytes of deltas that a checkpoint has room to copy; without bound where nothing is known of a
+    /// log.
     fn copies_max(&self) -> usize {
         let pages = usize::try_from(self.log_budget).unwrap_or(usize::MAX);
         match pages.saturating_mul(self.log_page_size) {
@@ -860,15 +866,15 @@ const LOCKS_SHARE: usize = 16;
 /// Share of the log's budget, in percent, that live deltas may take.
 const DELTAS_LOG_PERCENT: usize = 30;
 
-/// Memory for a byte of records that is believed: what is counted when many records are gone need not hold
-/// for those that come.
+/// Upper bound of the memory that is believed for a byte of records: a ratio measured when many records
+/// are gone need not hold for the records to come.
 const UNPACKED_MAX: f64 = 1.5;
 
 /// Levels of the lowest tree that memory is planned for.
 const HEIGHT_MIN: usize = 4;
 
-/// Frames of the smallest pool: a root-to-leaf path beside the leaves that stay, those of a merge
-/// with its siblings among them (rule D7).
+/// Frames of the smallest pool: a root-to-leaf path beside the leaves that stay, which include the
+/// leaves of a merge with their siblings (rule D7).
 const fn frame_count_min(height: usize) -> usize {
     let levels = if height > HEIGHT_MIN { height } else { HEIGHT_MIN };
     levels + LEAVES_MIN
@@ -881,8 +887,8 @@ const MERGE_PAGES: usize = 4;
 mod tests {
     use super::*;
 
-    /// Goal (rule D7): a transaction keeps a page of changes, whatever frames are worth and options say: with less,
-    /// each row leaves memory as a run of its own. Method: the smallest memory, all shares.
+    /// Goal (rule D7): a transaction keeps a page of changes, whichever shares the options give it:
+    /// with less, each row leaves memory as a run of its own. Method: the smallest memory, all shares.
     #[test]
     fn a_transaction_keeps_a_page_whatever_the_shares() {
         for payload_size in [488, 2_012, 4_056, 16_344] {

@@ -13,7 +13,7 @@ use crate::lock::{Mode, Target, Xid};
 use crate::node::{NodeView, ValueRef};
 use crate::options::AbsentLeaf;
 
-/// What a read found.
+/// Result of a read.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Read {
     /// The key has no value.
@@ -210,7 +210,7 @@ impl Engine {
         let is_read = match self.options.absent {
             _ if self.holds_images_ahead() => true,
             AbsentLeaf::Wait => false,
-            // An engine that changes pages reads them first.
+            // An engine that changes pages in memory reads them first.
             AbsentLeaf::Read => true,
             AbsentLeaf::ReadOnce => !self.has_unit(table, key)?,
         };
@@ -296,7 +296,7 @@ impl Engine {
         Ok(known)
     }
 
-    /// The size of a value whose pending changes tell it.
+    /// The size of a value, if its pending changes tell it.
     fn size_at_hand(&mut self, xid: Xid, table: Table, key: &[u8]) -> Step<Option<usize>> {
         let own = self.own_versions(xid, table, key)?;
         let newest = match own.last() {
@@ -310,8 +310,8 @@ impl Engine {
         Ok(newest)
     }
 
-    /// The byte runs by which `value` differs from the one at hand, when they are few. Where no patch is
-    /// short enough, what is at hand counts as used all the same.
+    /// The byte runs by which `value` differs from the old value in memory, when they are few. Where no
+    /// patch is short enough, the old value counts as used all the same.
     fn patch_instead(
         &mut self,
         xid: Xid,
@@ -327,10 +327,10 @@ impl Engine {
             return None;
         }
         if !self.runs.is_empty() {
-            // What they hold is not asked for.
+            // Changes in runs are not asked for.
             return None;
         }
-        // What shared reads counted is no part of what is put back.
+        // Counts of shared reads are no part of the counters that are put back.
         self.pool.count_shared_reads();
         let (misses, hits, references) = (self.pool.misses, self.pool.hits, self.pool.references);
         let old = self.value_without_reading(xid, table, key);
@@ -351,7 +351,7 @@ impl Engine {
             && self.tree(table).is_ok_and(|tree| tree.deltas.versions(key).any(sets))
     }
 
-    /// What makes up the value counts as used, as far as it is in memory: changes, or the leaf.
+    /// The changes or the leaf that make up the value count as used, as far as they are in memory.
     fn use_at_hand(&mut self, xid: Xid, table: Table, key: &[u8]) {
         let Ok(own) = self.own_versions(xid, table, key) else { return };
         if own.iter().any(OwnVersion::is_whole) {
@@ -406,7 +406,8 @@ fn with_versions(
     upto: Lsn,
 ) -> Option<Value> {
     for (_, op) in versions.filter(|(lsn, _)| *lsn > base && *lsn <= upto) {
-        // A patch never meets an out-of-line value: `patch` rewrites those whole.
+        // A patch never meets an out-of-line value: [`Engine::patch`] leaves such a value to its owner,
+        // which rewrites it whole.
         let _ = apply(op, &mut value);
     }
     value

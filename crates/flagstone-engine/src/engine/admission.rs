@@ -16,8 +16,8 @@ use crate::lock::Xid;
 #[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct Growth {
     pub(super) bytes: usize,
-    /// Something was committed since deltas were last merged to the end: what a merge will make of
-    /// it, growth or shrinking, is not known.
+    /// Changes were committed since deltas were last merged to the end: how much leaves grow or shrink
+    /// when these are merged is not known.
     is_open: bool,
     /// Commits wait until merging has told real growth from replaced values.
     is_reclaiming: bool,
@@ -54,7 +54,8 @@ const LEAF_USE_PERCENT: usize = 65;
 /// Logical pages never given to users: the largest structure change and a checkpoint's inner nodes.
 const PAGES_RESERVED: u64 = 8;
 
-/// One part in this many of the memory for deltas is kept for changes that replace what is as long.
+/// One part in this many of the memory for deltas is kept for changes that replace values of equal
+/// length.
 const DELETE_SHARE: usize = 4;
 
 /// Share of the log budget, in percent, that users may fill; the rest is for install records and
@@ -65,8 +66,8 @@ const LOG_USE_PERCENT: u64 = 90;
 /// checkpoint that follows it.
 const LOG_BLOCKS_RESERVED: u64 = 2;
 
-/// Share of the log budget, in percent, beyond which a restart leaves no room to another one: of
-/// what users may not fill, half is for restarts and half for the checkpoint that follows them.
+/// Share of the log budget, in percent, beyond which a restart leaves no room to another one: half of
+/// the part that users may not fill is for restarts, and half for the checkpoint that follows them.
 const RESTART_USE_PERCENT: u64 = 95;
 
 /// Share of a checkpoint's record, in percent, up to which transactions may write before their
@@ -81,17 +82,19 @@ const _: () = assert!(RECORD_USE_PERCENT + COUNTS_PERCENT < 100, "values wait in
 /// LSNs that keep changes apart take at most one part in this many of a checkpoint's record.
 const APART_SHARE: usize = 8;
 
-/// Names of runs that a checkpoint lets go take at most one part in this many of its record, where it is half full.
+/// Names of loaded runs, which the next checkpoint lets go, take at most one part in this many of its
+/// record where that record is half full.
 const LOADED_SHARE: usize = 16;
 
-/// Share, in percent, of what names of runs may take of a record that those of committed transactions have.
+/// Percentage of the record's room for names of runs that the runs of committed transactions may take.
 const WAITING_PERCENT: usize = 60;
 
 /// One part in this many of the logical pages is never taken by claims.
 const CLAIM_SPARE_SHARE: u64 = 8;
 
-/// A log that becomes shorter keeps this many times what it holds, with copies of what waits: so do its blocks, those at
-/// its ends among them, and it does become that short.
+/// A log that becomes shorter keeps this many times its content together with the copies of all waiting
+/// changes: its blocks, the partly used ones at its ends among them, then fit the shorter length, and
+/// the log does become that short.
 const LOG_SPARE_SHARE: u64 = 2;
 
 /// The runs of one transaction take at most one part in this many of the log.
@@ -127,8 +130,9 @@ impl Engine {
         }
     }
 
-    /// Counts by how much `xid` makes leaves grow, beside the rows that it replaces; whether that is less than
-    /// was known. It reads them: only a device without room is worth that. Goes on where it stopped for a page.
+    /// Counts by how much `xid` makes leaves grow, beside the rows that it replaces; returns whether
+    /// the growth is less than was known. The replaced rows are read: only a device without room is
+    /// worth that. After a stop for a page the count goes on at the same row.
     fn weigh(&mut self, xid: Xid) -> Step<bool> {
         let own = self.transaction(xid)?;
         if own.growth == 0 || !own.runs.is_empty() || own.is_weighed() {
@@ -140,7 +144,7 @@ impl Engine {
                 0 => 0,
                 _ => match self.committed_value(table, user_key, Lsn(u64::MAX)) {
                     Ok(value) => value.map_or(0, |value| growth_of(user_key.len(), value.as_put())),
-                    // Whoever reads it learns of it.
+                    // The next reader of the row meets the error.
                     Err(Stop::Error(_)) => 0,
                     Err(stop) => return Err(stop),
                 },
@@ -161,14 +165,16 @@ impl Engine {
         (is_full && !self.bugs.has(SeededBug::LogRoomGiven)).then_some(Wait::Log)
     }
 
-    /// Why there was no room for the commit of `xid`. Changes of a page that does not read never reach it: where
-    /// the commit waited in vain for them to make way, that is why, and deleting would not help.
+    /// Why there was no room for the commit of `xid`. Changes of a page that cannot be read never reach
+    /// that page: where the commit waited in vain for these changes to make way, the unreadable page is
+    /// the reason, and deleting would not help.
     pub(crate) fn why_full(&self, xid: Xid) -> EngineError {
         let unread = self.room_missed(xid).and_then(|_| self.unreadable_error());
         unread.unwrap_or_else(|| self.refusal(xid, self.fullness()))
     }
 
-    /// What a device without room is: full, or left with fewer blocks than what is on it takes.
+    /// The state of a device without room: full, or worn out, with fewer blocks left than its content
+    /// takes.
     fn fullness(&self) -> EngineError {
         let is_worn = self.view.has_lost_blocks && self.used_pages() > self.view.capacity_pages;
         if is_worn { EngineError::WornOut } else { EngineError::Full }
@@ -179,41 +185,41 @@ impl Engine {
         self.log_use(0) > self.log_pages_below(LOG_USE_PERCENT, LOG_BLOCKS_RESERVED)
     }
 
-    /// Whether a commit of `size` bytes would leave too little room for what the checkpoint under way has yet to
-    /// copy.
+    /// Whether a commit of `size` bytes would leave too little room for the copies that the checkpoint
+    /// under way still has to make.
     fn takes_room_of_copies(&self, size: usize) -> bool {
         let owed = self.cycle.copies_owed(self.packed_size);
         owed > 0 && self.lacks_log(size + owed, self.log_pages_below(RESTART_USE_PERCENT, 1))
     }
 
-    /// Whether there is no room for copies of all that waits.
+    /// Whether there is no room for copies of all waiting changes.
     pub(crate) fn lacks_room_for_copies(&self) -> bool {
         self.lacks_log(self.packed_size, self.view.log_budget)
     }
 
-    /// Pages with which there would be, if there is none.
+    /// Pages that would be enough for these copies, where their room is missing.
     pub(crate) fn room_for_copies(&self) -> Option<u64> {
         let excess = self.log_use(self.packed_size).saturating_sub(self.view.log_budget);
         let pages = excess + self.pages_for(self.growth.bytes) + PAGES_RESERVED;
         self.lacks_room_for_copies().then_some(pages)
     }
 
-    /// Whether `more` bytes do not fit below `pages` of log, nor in what is free on the device beside it and what
-    /// was committed.
+    /// Whether `more` bytes do not fit below `pages` of log, nor in the free pages of the device,
+    /// beside the log and the growth that was committed.
     fn lacks_log(&self, more: usize, pages: u64) -> bool {
         let excess = self.log_use(more).saturating_sub(pages);
         excess > 0 && !self.has_pages_for(excess + self.pages_for(self.growth.bytes))
     }
 
-    /// Pages of the log when what is pending, and `more` bytes, are in it.
+    /// Pages of the log once its pending bytes, and `more` bytes, are in it.
     fn log_use(&self, more: usize) -> u64 {
         let pending = self.log.pending_bytes() + self.claim_demand() + more;
         self.view.log_used + pending.div_ceil(self.view.log_page_size.max(1)) as u64
     }
 
-    /// Whether the checkpoint that is due cannot wait until the database is open: another restart
-    /// would find no room in the log, or more groups than a record can name, or what it takes of the
-    /// device beyond the log's own would leave none to write a checkpoint.
+    /// Whether the checkpoint that is due cannot wait until the database is open: another restart would
+    /// find no room in the log, or more groups than a record can name, or the blocks that it takes
+    /// beyond the log's own would leave no room to write a checkpoint.
     pub(crate) fn is_checkpoint_urgent(&self) -> bool {
         let taken = LOG_BLOCKS_RESERVED * self.view.log_block_pages;
         self.view.log_used > self.log_pages_below(RESTART_USE_PERCENT, LOG_BLOCKS_RESERVED)
@@ -229,7 +235,8 @@ impl Engine {
             self.growth.is_reclaiming = false;
             return Ok(());
         }
-        // Changes that replaced each other were counted each: what waits may come to much less.
+        // Changes that replaced each other were counted one by one: the waiting changes may come to
+        // much less.
         let waiting_max = 2 * self.deltas_size + self.runs.pages_left() * self.payload_size;
         if self.growth.bytes > waiting_max {
             self.growth.bytes = self.growth_waiting();
@@ -243,8 +250,8 @@ impl Engine {
         self.refuse_when_full()
     }
 
-    /// Whether a value may take `pages` now. Where there are too few the device grows, or merging gives back
-    /// those of values that were deleted or replaced.
+    /// Whether a value may take `pages` now. Where there are too few, the device grows, or merging
+    /// gives back the pages of deleted or replaced values.
     pub(crate) fn admit_pages(&mut self, pages: u64) -> Step<()> {
         self.demand_room(pages)?;
         if self.has_pages_for(pages) {
@@ -255,16 +262,16 @@ impl Engine {
         self.refuse_when_full()
     }
 
-    /// Waits as long as merging may tell real growth from replaced values, or give pages back: leaves that found no
-    /// page may fit theirs again since something shrank.
+    /// Waits as long as merging may tell real growth from replaced values, or give pages back: leaves
+    /// that found no page may fit their own again since something shrank.
     pub(super) fn settle_growth(&mut self) -> Step<()> {
         self.planner.retry_shrinking();
         self.growth.is_reclaiming = self.may_settle();
         if self.growth.is_reclaiming { Err(Stop::Wait(Wait::Memory)) } else { Ok(()) }
     }
 
-    /// Nothing is left to merge: waits for the room that the log has beyond its share, then for that of snapshots, and
-    /// refuses where there is none.
+    /// Nothing is left to merge: waits for the log's room beyond its share, then for the room that
+    /// snapshots keep, and refuses where neither is left.
     fn refuse_when_full(&mut self) -> Step<()> {
         self.demand_shorter_log()?;
         if self.has_given_back() {
@@ -276,8 +283,8 @@ impl Engine {
         Err(self.fullness().into())
     }
 
-    /// Waits until data have what the log got beyond its share while the device grew. What it holds goes first, with a
-    /// checkpoint.
+    /// Waits until data have the room that the log got beyond its share while the device grew. The
+    /// log's content goes first, with a checkpoint.
     fn demand_shorter_log(&mut self) -> Step<()> {
         if self.may_shorten_log() {
             return Err(Stop::Wait(Wait::ShorterLog));
@@ -289,7 +296,7 @@ impl Engine {
         if is_long && self.is_checkpointing() { Err(Stop::Wait(Wait::Log)) } else { Ok(()) }
     }
 
-    /// Whether the log has something beyond its share, and would have room for copies of all that waits without it.
+    /// Whether the log has room beyond its share, and could still copy all waiting changes without it.
     pub(crate) fn may_shorten_log(&self) -> bool {
         let least = self.view.log_least;
         least < self.view.log_budget && self.log_use(self.packed_size) * LOG_SPARE_SHARE <= least
@@ -309,15 +316,16 @@ impl Engine {
         grown + self.runs.pages_left() * self.payload_size
     }
 
-    /// Whether merging, or what was merged, may still give pages back.
+    /// Whether merging, or an earlier merge, may still give pages back.
     fn may_settle(&self) -> bool {
         let may_merge = self.has_deltas() && self.growth.is_open && !self.is_out_of_pages();
         may_merge || self.has_release() || self.has_installs()
     }
 
-    /// Memory that deltas may take with those of `xid`. Where leaves have no room to split, their deltas stay in
-    /// memory: what only replaces may then use what is kept for it, and what only deletes as much as a checkpoint
-    /// has room to copy, since it makes leaves fit again.
+    /// Memory that deltas may take together with the changes of `xid`. Where leaves have no room to
+    /// split, their deltas stay in memory: a commit that only replaces may then use the share that is
+    /// kept for replacements, and a commit that only deletes may use as much as a checkpoint has room
+    /// to copy, since deletes make leaves fit again.
     fn deltas_limit(&self, xid: Xid) -> usize {
         let hard = self.limits.deltas_hard;
         match self.transactions.get(&xid) {
@@ -329,16 +337,17 @@ impl Engine {
         }
     }
 
-    /// The smaller of a share of the log budget and what is left of it above some blocks.
+    /// The smaller of a share of the log budget and the budget less some blocks.
     pub(crate) fn log_pages_below(&self, percent: u64, blocks: u64) -> u64 {
         let budget = self.view.log_budget;
         let share = budget * percent / 100;
-        // A log of very few blocks still has to hold something before it is worth a checkpoint.
+        // A log of very few blocks still has to hold some records before a checkpoint of it is worth
+        // its cost.
         let spared = budget.saturating_sub(blocks * self.view.log_block_pages);
         share.min(spared).max(share / 2).max(budget.min(self.view.log_block_pages))
     }
 
-    /// Whether there is anything that a merge could take.
+    /// Whether there are deltas for a merge to take.
     pub(crate) fn has_deltas(&self) -> bool {
         self.trees.iter().any(|tree| !tree.deltas.is_empty())
     }
@@ -354,7 +363,7 @@ impl Engine {
         bytes.div_ceil(usable) as u64
     }
 
-    /// The same beside what was committed and may make leaves grow.
+    /// The same, beside committed changes that may make leaves grow.
     pub(crate) fn has_room_beside_growth(&self, bytes: usize) -> bool {
         self.has_room_for(self.growth.bytes + bytes)
     }
@@ -365,9 +374,9 @@ impl Engine {
     }
 
     /// Whether a claim may have `pages` beside the versions that they replace: the last part of the
-    /// device is left to merges, which free what they replace at once.
+    /// device is left to merges, which free the replaced pages at once.
     pub(crate) fn has_room_to_claim(&self, pages: u64) -> bool {
-        // What turns out not to fit is logged.
+        // Leaves that turn out not to fit are logged.
         self.view.can_grow
             || self.has_pages_for(pages + self.view.capacity_pages / CLAIM_SPARE_SHARE)
     }
@@ -385,7 +394,7 @@ impl Engine {
         counts.saturating_sub(1)
     }
 
-    /// Passes when there may be one table more. Those that were dropped count until they are free.
+    /// Passes when there may be one table more. Dropped tables count until they are free.
     pub(super) fn demand_table(&mut self) -> Step<()> {
         if self.trees.next() > TREE_ID_MAX {
             return Err(EngineError::TooManyTables.into());
@@ -405,30 +414,31 @@ impl Engine {
         nameable_in(self.view.record_room)
     }
 
-    /// The same on every day of a database, whatever else its record says.
+    /// The same with the smallest record that the database may ever have.
     pub(super) fn nameable_pages_ever(&self) -> usize {
         nameable_in(self.view.record_room_least)
     }
 
-    /// Whether `xid` may write `pages` more before its commit, which runs name with `names` bytes: the record of a
-    /// checkpoint has to name them all, and one record in the log the runs.
+    /// Whether `xid` may write `pages` more before its commit, which runs name with `names` bytes: a
+    /// checkpoint's record has to name all these pages, and one record in the log all the runs.
     pub(crate) fn can_name_more(&self, xid: Xid, pages: usize, names: usize) -> bool {
-        // A record that the space floor makes for itself repeats what the last one said.
+        // A record that the space floor makes for itself repeats the master record of the last one.
         let listed = self.open_pages_size();
         let said = (self.record_size() - listed).max(self.view.record_said);
         self.fits_record(said + listed + pages * OPEN_GROUP_PAGE_SIZE + names)
             && self.log_names(xid, names)
     }
 
-    /// Whether it could once what others have committed is loaded, and a checkpoint says less than the last
-    /// one.
+    /// Whether `xid` could write them once the runs of other transactions are loaded, and a
+    /// checkpoint's master record is shorter than the last one.
     pub(crate) fn may_name_more(&self, xid: Xid, pages: usize, names: usize) -> bool {
         let stays = self.record_size() - self.passing_record_size();
         self.fits_record(stays + pages * OPEN_GROUP_PAGE_SIZE + names) && self.log_names(xid, names)
     }
 
-    /// Waits until `xid` may write `pages` more before its commit, which runs name with `names` bytes. What is released,
-    /// and what the last checkpoint said, goes first; then what waits for a flush, and then what a snapshot keeps.
+    /// Waits until `xid` may write `pages` more before its commit, which runs name with `names` bytes.
+    /// Room is made in this order: released pages and the entries of the last checkpoint, then pages
+    /// that wait for a flush, then pages that a snapshot keeps.
     pub(super) fn demand_names(&mut self, xid: Xid, pages: usize, names: usize) -> Step<()> {
         if self.is_garbage_long(xid) {
             return Err(Stop::Wait(Wait::Log));
@@ -440,7 +450,7 @@ impl Engine {
             return Err(Stop::Wait(Wait::Memory));
         }
         if self.may_name_more(xid, pages, names) {
-            // Runs that nobody asks for would wait, and be named, for ever.
+            // Unrequested runs would wait, and be named, for ever.
             self.ask_for_runs();
             return Err(Stop::Wait(Wait::Log));
         }
@@ -456,12 +466,13 @@ impl Engine {
         }
     }
 
-    /// Whether a record of `size` bytes leaves what is not given to transactions. Counts have a share of their own.
+    /// Whether a record of `size` bytes leaves the part that transactions may not use. Counts have a
+    /// share of their own.
     fn fits_record(&self, size: usize) -> bool {
         size.saturating_sub(self.counts_size()) * 100 <= self.view.record_room * RECORD_USE_PERCENT
     }
 
-    /// Whether one record in the log names the runs of `xid`, and one more in `names` bytes.
+    /// Whether one record in the log can name the runs of `xid`, and one more run in `names` bytes.
     fn log_names(&self, xid: Xid, names: usize) -> bool {
         let commit_size = self.transactions.get(&xid).map_or(0, Transaction::named_size);
         commit_size + names <= self.commit_names_max()
@@ -472,7 +483,8 @@ impl Engine {
         self.view.log_budget as usize * self.view.log_page_size / COMMIT_LOG_SHARE
     }
 
-    /// Whether what `xid` gave back makes the record of its commit long, for want of a checkpoint.
+    /// Whether the pages that `xid` gave back make the record of its commit long, for want of a
+    /// checkpoint.
     fn is_garbage_long(&self, xid: Xid) -> bool {
         let garbage = self.transactions.get(&xid).map_or(0, Transaction::garbage_size);
         garbage > self.commit_names_max()
@@ -489,7 +501,8 @@ impl Engine {
         (self.nameable_pages() / 8).max(1) * self.payload_size
     }
 
-    /// Bytes of rows that one commit of a load should have: they stay in memory until then, and their pages can be named.
+    /// Bytes of rows that one commit of a load should have: so many rows stay in memory until the
+    /// commit, and their pages can be named.
     #[must_use]
     pub fn load_size_max(&self) -> usize {
         (self.uncommitted_max() / 2).min(self.claimed_bytes_max()).min(LOAD_SIZE_MAX)
@@ -506,16 +519,16 @@ impl Engine {
         grouped * 400 > self.view.record_room * RECORD_USE_PERCENT
     }
 
-    /// Whether runs that were loaded, or LSNs that keep changes apart, take so much of a checkpoint's record that
-    /// the next one has to come.
+    /// Whether loaded runs, or LSNs that keep changes apart, take so much of a checkpoint's record that
+    /// the next checkpoint has to come.
     pub(crate) fn is_record_filling(&self) -> bool {
         let is_much = self.runs.loaded_size() * LOADED_SHARE > self.view.record_room;
         self.are_many_apart()
             || is_much && !self.fits_record(2 * (self.record_size() - self.counts_size()))
     }
 
-    /// The part of a checkpoint's record that runs which wait take of what they may have, beside those that
-    /// transactions write yet.
+    /// Used part of the record's room for the names of committed, waiting runs; runs that transactions
+    /// are still writing have the rest of the room for names.
     pub(super) fn waiting_part(&self) -> f64 {
         let most = self.view.record_room * RECORD_USE_PERCENT / 100 * WAITING_PERCENT / 100;
         self.runs.waiting_size() as f64 / most.max(1) as f64
@@ -527,13 +540,13 @@ impl Engine {
         size * APART_SHARE > self.view.record_room
     }
 
-    /// Pages that hold something, or will once their group is current.
+    /// Pages that hold content, or will once their group is current.
     pub(super) fn used_pages(&self) -> u64 {
         self.view.taken_pages.saturating_sub(self.unused_pages.len() as u64)
     }
 }
 
-/// Pages that transactions may have named in a record with `room` bytes.
+/// Pages that a record with `room` bytes can name for transactions.
 fn nameable_in(room: usize) -> usize {
     (room * RECORD_USE_PERCENT / 100).saturating_sub(MASTER_HEAD_SIZE) / OPEN_GROUP_PAGE_SIZE
 }
@@ -546,8 +559,8 @@ mod tests {
     use crate::Options;
     use crate::testing::Database;
 
-    /// Goal (promise 6): where so many blocks have failed that what is on the device takes more than is left, it is worn
-    /// out, and not full, for changes of every kind. Method: what the engine sees of such a device.
+    /// Goal (promise 6): a device whose content takes more than the blocks that have not failed is worn
+    /// out, and not full, for changes of every kind. Method: the engine's view of such a device.
     #[test]
     fn a_device_with_too_few_blocks_left_is_worn_out() {
         let profile = Profile::named("slc-2k").unwrap().with_block_count(64).unwrap();

@@ -1,14 +1,15 @@
 //! In-place appends: small changes of a leaf go onto the physical page that holds it.
 //!
-//! Owns which merges end so. How appends stand on flash, and which pages take them, is the space floor's.
+//! Owns the choice of merges that end in an append. The format of appends on flash, and the pages that
+//! take them, are the space floor's.
 //!
-//! - **A1** A leaf is written with as many slots as fit behind its content: they cost nothing, and the
-//!   next image that needs their room is written as a whole.
-//! - **A2** An append holds what a whole page would: the same image, complete to the same LSN, of durable
-//!   deltas alone (rules D1, D2). Until a checkpoint of the mapping counts it, the log has these deltas
-//!   (rule D6): its head moves with such a checkpoint only.
-//! - **A3** What a snapshot may still read is not appended to: the old leaf is pinned, and the new one
-//!   written elsewhere (rule D15).
+//! - **A1** A leaf is written with as many slots as fit behind its content: they cost nothing, and when
+//!   a later image needs their room, that image is written as a whole page.
+//! - **A2** An append gives the content that a whole page would have: the same image, complete to the
+//!   same LSN, of durable deltas alone (rules D1, D2). Until a checkpoint of the mapping counts it, the
+//!   log has these deltas (rule D6): its head moves with such a checkpoint only.
+//! - **A3** A leaf that a snapshot may still read takes no append: the old leaf is pinned, and the new
+//!   one written elsewhere (rule D15).
 //! - **A4** An append is made only while it costs less than a page with its share of collection, both as
 //!   measured.
 
@@ -51,7 +52,7 @@ impl Engine {
     /// Gives an image the size of a page: where it has slots for appends, its version ends before them.
     pub(crate) fn widen(&self, image: &mut Vec<u8>) {
         if image.len() < self.payload_size {
-            // What memory is charged for is what is allocated.
+            // Memory is charged by the allocated size.
             image.reserve_exact(self.payload_size - image.len());
             image.resize(self.payload_size, 0xFF);
         }
@@ -64,7 +65,8 @@ impl Engine {
         }
     }
 
-    /// Collection moved a page: the frame that is a copy of it is one of the new place.
+    /// Collection moved a page: its frame, if that is a copy of it, is now a copy of the page at the
+    /// new place.
     pub(crate) fn relocated(&mut self, page: LogicalPage, info: &PageInfo) {
         let index = self.pool.peek(page);
         if index.is_some_and(|index| self.pool.frame(index).lsn == info.lsn) {
@@ -88,7 +90,7 @@ impl Engine {
         let (form, size_max) = (Append::FORM, self.append_room.record_size_max);
         let mut records = runs::encode(&frame.image, image, form, left.into(), size_max)?;
         if records.is_empty() {
-            // What the leaf is complete to moves on all the same.
+            // The LSN that the leaf is complete to moves on all the same.
             records.push(Vec::new());
         }
         Some(Append { onto, records })

@@ -1,9 +1,9 @@
 //! Trees in memory and the catalog that names them.
 //!
-//! The catalog is tree 0, rooted at logical page 0: table name -> tree id and root page. A root
-//! never moves: when it splits, its content moves down and the root names the halves. So a tree is
-//! found by a number that never changes. The entry of a dropped table is moved to a key that no name
-//! can be, which no text begins with.
+//! The catalog is tree 0, rooted at logical page 0: table name -> tree id and root page. A root never
+//! moves: when it splits, its content moves down and the root names the halves. So a tree is found by a
+//! number that never changes. The entry of a dropped table is moved to a key that cannot be a name,
+//! since no text begins with its first byte.
 
 use flagstone_space::{LogicalPage, Lsn};
 
@@ -16,13 +16,13 @@ use crate::delta::{DeltaMap, DeltaSize, Op};
 use crate::error::EngineError;
 use crate::lock::{Mode, Target, Xid};
 
-/// A table of a database: cheap to copy, and valid until the table is dropped, also when the database is opened
-/// again. Another database and a kept snapshot have tables of their own: they refuse it with
-/// [`EngineError::ForeignTable`].
+/// A table of a database: cheap to copy, and valid until the table is dropped, also when the database
+/// is opened again. Another database and a named snapshot have tables of their own: they refuse this
+/// one with [`EngineError::ForeignTable`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Table {
     pub(crate) id: u32,
-    /// Who gave it out; none inside the engine, which has one number for each tree.
+    /// Owner that gave out the handle; none inside the engine, which has one number for each tree.
     owner: Option<(Owner, Option<Identity>)>,
 }
 
@@ -44,7 +44,7 @@ impl Table {
         })
     }
 
-    /// The table inside the engine, if `owner` gave it out or it never left.
+    /// The table inside the engine, if `owner` gave the handle out or the handle never left the engine.
     pub(crate) fn inside(self, of: TableOwner) -> Result<Self, EngineError> {
         match self.owner.is_none() || self.is_of(of) {
             true => Ok(Self::of(self.id)),
@@ -53,7 +53,8 @@ impl Table {
     }
 }
 
-/// The table with a number, for engines that give out numbers alone: an engine of this crate takes it for its own.
+/// The table with a number, for engines that give out numbers alone: an engine of this crate takes the
+/// handle for its own.
 #[must_use]
 pub const fn table_with_id(id: u32) -> Table {
     Table::of(id)
@@ -65,13 +66,13 @@ pub const fn id_of(table: Table) -> u32 {
     table.id
 }
 
-/// The table of tables: its keys are names, and what is left of tables that were dropped.
+/// The table of tables: its keys are names, and entries of dropped tables that are not free yet.
 pub const CATALOG: Table = Table::of(0);
 
 /// Root of the catalog.
 pub(crate) const CATALOG_ROOT: LogicalPage = LogicalPage(0);
 
-/// One tree: what of it is in memory beside frames.
+/// One tree: its state in memory beside frames.
 #[derive(Debug)]
 pub(crate) struct Tree {
     pub(crate) id: u32,
@@ -87,12 +88,12 @@ pub(crate) struct Tree {
     pub(crate) retained: snapshot::Retained,
     /// Entries of all leaves on flash, as far as counted.
     pub(crate) entry_count: i64,
-    /// It was dropped, and something of it is left.
+    /// Release of a dropped table, until its last page is free.
     pub(crate) dropped: Option<Box<Dropped>>,
 }
 
 impl Tree {
-    /// What its changes take, and the old leaves that snapshots read.
+    /// Memory of its changes, and of the old leaves that snapshots read.
     pub(super) fn size(&self) -> DeltaSize {
         let deltas = self.deltas.size();
         DeltaSize { memory: deltas.memory + self.retained.bytes(), ..deltas }
@@ -149,14 +150,14 @@ pub(crate) fn is_name(key: &[u8]) -> bool {
     key.first() != Some(&TOMBSTONE)
 }
 
-/// Name and table of an entry of the catalog, whatever became of them since.
+/// Name and table of an entry of the catalog, even if the table was dropped since.
 pub(crate) fn named_table(key: &[u8], entry: &[u8]) -> Option<(String, Table)> {
     let (table, _) = decode_entry(entry).filter(|_| is_name(key))?;
     Some((String::from_utf8_lossy(key).into_owned(), table))
 }
 
 impl Engine {
-    /// The table called `name` with its entry in the catalog, locked for a change of it.
+    /// The table called `name` with its entry in the catalog, locked for a change of the entry.
     pub(crate) fn locked_entry(&mut self, xid: Xid, name: &str) -> Step<Option<(Table, Vec<u8>)>> {
         self.check_key(name.as_bytes())?;
         self.require_sound()?;
@@ -188,7 +189,7 @@ impl Engine {
         }
     }
 
-    /// Creates a table inside transaction `xid`, or opens the one of that name.
+    /// Creates a table inside transaction `xid`, or opens the table of that name.
     ///
     /// # Errors
     ///
@@ -214,7 +215,7 @@ impl Engine {
         Ok(table.owned_by(self.table_owner()))
     }
 
-    /// Whom tables of this session belong to.
+    /// Owner of the tables of this session.
     pub(crate) const fn table_owner(&self) -> TableOwner {
         TableOwner { owner: self.owner, database: Some(self.identity) }
     }
@@ -224,7 +225,7 @@ impl Engine {
         table.inside(self.table_owner())
     }
 
-    /// A table that was never committed is no more: its page is for the next one.
+    /// A table that was never committed is gone: its page is for the next table.
     pub(super) fn forget_created(&mut self, table: Table) {
         let tree = self.trees.remove(table.id);
         if let Some(root) = tree.and_then(|tree| tree.root) {
@@ -233,7 +234,8 @@ impl Engine {
         }
     }
 
-    /// Restart knows every table: what it met of others belonged to some that are gone.
+    /// Restart knows every table: changes that it met of other numbers belonged to tables that are
+    /// gone.
     pub(crate) fn forget_nameless(&mut self) {
         for tree in self.trees.take_nameless() {
             self.note_deltas_size(tree.deltas.size(), DeltaMap::new().size());

@@ -1,4 +1,4 @@
-//! Checkpoints: how the head of the log advances without merging what is still lazy.
+//! Checkpoints: how the head of the log advances although live deltas stay unmerged.
 //!
 //! ```text
 //!  Idle ──▶ Merging ──▶ Copying ──▶ Settling ──▶ Saving ──▶ Idle
@@ -19,7 +19,7 @@
 //! - **C1** The master record is written only after every copy of its cycle is durable, every
 //!   structure change at or below the cutoff is in an inner node on flash, every install record
 //!   before it is installed, and every large transaction's group is current.
-//! - **C2** Restart ignores commit records at or below the cutoff: what of them is live was copied.
+//! - **C2** Restart ignores commit records at or below the cutoff: their live changes were copied.
 
 use std::ops::Bound;
 
@@ -39,10 +39,11 @@ use crate::options::Compaction;
 /// Share of the log budget, in percent, at which a cycle begins.
 const BEGIN_PERCENT: u64 = 60;
 
-/// Copies that wait for one sync, in bytes: written in a few milliseconds, about what the sync takes.
+/// Copies that wait for one sync, in bytes: written in a few milliseconds, about the time that the sync
+/// takes.
 const COPY_BATCH_MAX: usize = 256 << 10;
 
-/// They take at most one part in this many of the log.
+/// Such copies take at most one part in this many of the log.
 const COPY_LOG_SHARE: usize = 64;
 
 /// Log blocks that must be left when a cycle begins, for logs of few blocks.
@@ -52,7 +53,7 @@ const BEGIN_BLOCKS: u64 = 3;
 /// that merges begins.
 const TAIL_SHARE: usize = 2;
 
-/// What a cycle is doing.
+/// Step of a cycle.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 enum Phase {
     #[default]
@@ -74,35 +75,36 @@ pub(crate) struct Cycle {
     number: u32,
     cutoff: Lsn,
     begin: LogPosition,
-    /// Log page at which the last cycle ended: without a later one another cycle frees nothing.
+    /// Log page at which the last cycle ended: until the log has a later page, another cycle frees
+    /// nothing.
     end_page: Option<u64>,
     is_wanted: bool,
-    /// Somebody waits for its end.
+    /// A caller waits for the end of the cycle.
     is_awaited: bool,
-    /// Bytes that may have to be copied before it ends.
+    /// Bytes that may have to be copied before the cycle ends.
     owed: usize,
-    /// The one that is wanted is the last of the session.
+    /// The requested checkpoint is the last of the session.
     is_last: bool,
-    /// The next cycle merges whatever it can, also where cycles copy.
+    /// The next cycle merges every leaf that it can, also where cycles copy.
     merges_all: bool,
     /// A leaf was found that cannot be merged before this cycle, or the next one, is over.
     goes_first: bool,
     /// Commits counted when the last cycle began.
     begin_commits: u64,
-    /// Memory that the changes committed since then took, however little of it they take by now:
-    /// restart puts all of them back.
+    /// Memory that the changes committed since then took at first, even where they take little of it by
+    /// now: restart puts all of them back.
     tail_size: usize,
     /// Runs that were loaded before this cycle began.
     loaded: Vec<CommittedRun>,
     /// Pages that became current as groups since the last checkpoint: a mount finds their groups open,
     /// and its first record has to name them all.
     grouped_pages: usize,
-    /// Those of them that the checkpoint being written covers.
+    /// The part of these pages that the checkpoint being written covers.
     grouped_saved: usize,
 }
 
 impl Cycle {
-    /// Versions at or below it must stay apart from later ones until they are copied.
+    /// Versions at or below this LSN must stay apart from later ones until they are copied.
     pub(crate) fn cutoff(&self) -> Option<Lsn> {
         (self.phase != Phase::Idle).then_some(self.cutoff)
     }
@@ -111,10 +113,10 @@ impl Cycle {
         self.number = number;
     }
 
-    /// Bytes that are to be copied yet, at most, where changes take `packed`.
+    /// Bytes that are still to be copied, at most, where changes take `packed`.
     pub(super) fn copies_owed(&self, packed: usize) -> usize {
         match self.phase {
-            // What does not merge is copied.
+            // Changes that do not merge are copied.
             Phase::Merging { .. } | Phase::Copying { .. } => self.owed.min(packed),
             _ => 0,
         }
@@ -152,25 +154,25 @@ pub(crate) struct CheckpointJob {
     pub(crate) release_before: u64,
 }
 
-/// What restart begins with: travels in the mapping checkpoint.
+/// State that restart begins with: travels in the mapping checkpoint.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Master {
     pub(crate) cycle: u32,
     pub(crate) cutoff: Lsn,
     pub(crate) begin: LogPosition,
-    /// Epoch of the engine that wrote it.
+    /// Epoch of the engine that wrote the record.
     pub(crate) epoch: u32,
     /// Durable frontier: a log that ends before it is damaged.
     pub(crate) durable: Lsn,
     /// No table ever had this number or a higher one.
     pub(crate) next_table: u32,
-    /// Identity of the database; none in one whose first checkpoint a power cut took.
+    /// Identity of the database; none if a power cut took its first checkpoint.
     pub(crate) identity: Option<Identity>,
     /// Rows of each tree by its number, as many as [`COUNT_MAX`] at most.
     pub(crate) entry_counts: Vec<(u32, u64)>,
     pub(crate) runs: Vec<MasterRun>,
     pub(crate) values: Vec<(Lsn, Vec<u8>)>,
-    /// Pages of runs that nobody needs any more, once this record is durable.
+    /// Pages of runs that no read needs any more, once this record is durable.
     pub(crate) pages: Vec<(Lsn, GroupId, PageSpans)>,
 }
 
@@ -193,7 +195,7 @@ pub(crate) const TABLE_COUNT_SIZE: usize = 10;
 /// Most rows of a table that are counted: as many as six bytes say.
 const COUNT_MAX: u64 = (1 << 48) - 1;
 
-/// Bytes of a deferred release beside what it releases, at most.
+/// Bytes of a deferred release, at most, without the value or the pages that it releases.
 const RELEASE_SIZE: usize = 20;
 
 impl Master {
@@ -268,7 +270,7 @@ impl Master {
             let (lsn, group) = (Lsn(input.u64()?), GroupId(input.u64()?));
             master.pages.push((lsn, group, PageSpans::decode(&mut input)?));
         }
-        // What was copied was durable, whatever came of the rest (C1).
+        // Copied changes were durable, even if later records were lost (C1).
         let is_sound = master.cutoff <= master.durable && input.0.is_empty();
         let mut lsns: Vec<Lsn> = master.runs.iter().map(|run| run.lsn).collect();
         lsns.sort_unstable();
@@ -353,14 +355,14 @@ impl<'a> Input<'a> {
 }
 
 impl Engine {
-    /// Asks for a checkpoint, whatever the log holds. What is pending may have to be flushed before
-    /// the cycle goes on, and who asks may be the only one who waits (rule D1).
+    /// Asks for a checkpoint, however short the log is. Pending records may have to be flushed before
+    /// the cycle goes on, and the caller may be the only one to wait for them (rule D1).
     pub fn want_checkpoint(&mut self) {
         self.cycle.is_wanted = true;
         self.await_cycle();
     }
 
-    /// A commit waits for room in the log: the cycle under way frees some, or else the next one.
+    /// A commit waits for room in the log: the cycle under way frees some, or else the next one does.
     pub fn want_log_room(&mut self) {
         self.cycle.is_wanted |= self.cycle.phase == Phase::Idle;
         if !self.cycle.is_awaited || !self.must_checkpoint() {
@@ -373,7 +375,8 @@ impl Engine {
         self.want_flush();
     }
 
-    /// Asks for a checkpoint without which a leaf cannot be merged, and for merges as the one under way does them.
+    /// Asks for a checkpoint without which a leaf cannot be merged, and for merges in it if the cycle
+    /// under way merges.
     pub(super) fn want_checkpoint_before_merges(&mut self) {
         self.cycle.merges_all |= matches!(self.cycle.phase, Phase::Merging { .. });
         self.cycle.goes_first = true;
@@ -386,21 +389,23 @@ impl Engine {
         self.want_checkpoint();
     }
 
-    /// Whether merges wait until a checkpoint is made. To look for one meanwhile reads pages, which would drive out
-    /// what the checkpoint has read (rule D7). Where changes wait outside memory, and the log fills or leaves find no
-    /// page to split, what merges of all of them bring back may be more than the log has room to copy.
+    /// Whether merges wait until a checkpoint is made. A search for merges meanwhile would read pages,
+    /// and drive out the pages that the checkpoint has read (rule D7). Where changes wait outside
+    /// memory, and the log fills or leaves find no page to split, merging all of these changes may
+    /// bring back more than the log has room to copy.
     pub(super) fn goes_before_merges(&self) -> bool {
         let may_overfill =
             !self.runs.is_empty() && (self.is_out_of_pages() || self.is_log_filling());
         self.cycle.goes_first || may_overfill && self.must_checkpoint()
     }
 
-    /// Whether the log has so much that a checkpoint has to let go of some of it.
+    /// Whether the log is so long that a checkpoint has to free a part of it.
     fn is_log_filling(&self) -> bool {
         self.view.log_used > self.log_pages_below(BEGIN_PERCENT, BEGIN_BLOCKS)
     }
 
-    /// Whether the checkpoint under way is the last one: nobody needs more memory than there is.
+    /// Whether the checkpoint under way is the last one: after it, no operation needs more memory than
+    /// there is.
     pub(super) fn is_closing(&self) -> bool {
         self.cycle.is_last
     }
@@ -425,7 +430,7 @@ impl Engine {
 
     pub(crate) fn must_checkpoint(&self) -> bool {
         if self.replaying.is_some() {
-            // The log is being read: nothing of it may go.
+            // The log is being read: no part of it may go.
             return false;
         }
         match self.cycle.phase {
@@ -438,8 +443,8 @@ impl Engine {
                         && self.shortens_log()
             }
             Phase::Merging { .. } => true,
-            // A page full of copies is waiting to be written: the flush comes first. What it left behind may
-            // be as much again.
+            // A page full of copies is waiting to be written: the flush comes first. Records that the
+            // flush leaves behind may be as many bytes again.
             Phase::Copying { .. } => {
                 self.log.pending_bytes() < self.copy_batch_size()
                     || !self.is_flush_wanted() && self.flush_in_flight.is_none()
@@ -452,7 +457,7 @@ impl Engine {
         }
     }
 
-    /// Whether the log went on since the last checkpoint: another lets go of some of it.
+    /// Whether the log went on since the last checkpoint: another checkpoint then frees a part of it.
     pub(super) fn shortens_log(&self) -> bool {
         self.cycle.end_page.is_none_or(|end| self.log_page > end)
     }
@@ -463,8 +468,8 @@ impl Engine {
         every > 0 && self.counts.commits - self.cycle.begin_commits >= every
     }
 
-    /// Whether the log's tail should be cut, or restart may have to merge (rule D11): another as long
-    /// may come before the cycle ends. Copying would not shorten it.
+    /// Whether the log's tail should be cut, or restart may have to merge (rule D11): a second tail as
+    /// long may come before the cycle ends. Copying would not shorten the tail.
     fn is_tail_long(&self) -> bool {
         self.options.compaction == Compaction::Merge
             && self.cycle.tail_size > self.replay_size_max() / TAIL_SHARE
@@ -475,9 +480,9 @@ impl Engine {
         2 * self.payload_size
     }
 
-    /// Copies gather until they fill this much: dense pages, small bursts, and what is merged meanwhile need not
-    /// be copied. Where each burst takes a sync there are fewer of them for those who wait, as far as memory
-    /// and log have room for it.
+    /// Copies gather until they fill this many bytes: that makes pages dense and bursts small, and
+    /// changes merged meanwhile need not be copied. Where each burst takes a sync there are fewer
+    /// bursts for the callers that wait, as far as memory and log have room.
     fn copy_batch_size(&self) -> usize {
         let least = self.copy_record_size();
         if !self.cycle.is_awaited || !self.view.needs_sync {
@@ -534,12 +539,12 @@ impl Engine {
         self.refresh_floors();
     }
 
-    /// Merges the next leaf with deltas at or below the cutoff. A leaf whose merge has to wait, or cannot be,
-    /// is passed over: its deltas are copied.
+    /// Merges the next leaf with deltas at or below the cutoff. A leaf whose merge has to wait, or is
+    /// not possible, is passed over: its deltas are copied.
     fn merge_step(&mut self, number: usize, from: &[u8]) -> Step<Next> {
         let Some((number, key)) = self.next_old_delta(number, from) else {
-            // What was merged needs nothing kept apart; from the first copy on the record has to go on
-            // naming what keeps the copies apart.
+            // Merged changes need nothing kept apart. From the first copy on, the record has to go on
+            // naming the LSNs that keep the copies apart.
             self.forget_met_runs();
             self.refresh_floors();
             self.cycle.owed = self.cycle.owed.min(self.packed_size);
@@ -640,7 +645,7 @@ impl Engine {
             return Ok(job.map(|job| Job::Write(Box::new(job))));
         }
         if self.record_size() > self.view.record_room && self.end_oldest_snapshot() {
-            // The values that only it could read go first.
+            // The values that only this snapshot could read go first.
             return Ok(None);
         }
         self.cycle.phase = Phase::Saving;
@@ -657,8 +662,8 @@ impl Engine {
         self.trees.iter().any(|tree| tree.structure.first_until(cutoff).is_some())
     }
 
-    /// Bytes that the record of a checkpoint may come to need for what is unfinished: the master
-    /// record, and the pages of open groups.
+    /// Bytes that the record of a checkpoint may come to need for unfinished work: the master record,
+    /// and the pages of open groups.
     pub(crate) fn record_size(&self) -> usize {
         let releases = self.trims.deferred().map(|(_, release)| RELEASE_SIZE + release.size());
         let open = self.transactions.values().map(|transaction| transaction.named_size());
@@ -668,22 +673,25 @@ impl Engine {
         MASTER_HEAD_SIZE + self.counts_size() + lists + self.open_pages_size()
     }
 
-    /// Bytes of it that name the runs of committed transactions.
+    /// Bytes of that record that name the runs of committed transactions.
     fn run_record_size(&self) -> usize {
         let runs = self.runs.unfinished().chain(&self.cycle.loaded);
         runs.map(|run| run.named_size).sum()
     }
 
-    /// Bytes of it that go when background work has loaded every run and released what it may.
+    /// Bytes of that record that go when background work has loaded every run and released all pages
+    /// that may go.
     pub(crate) fn passing_record_size(&self) -> usize {
         let ready = self.trims.ready(self.durable(), self.snapshots.oldest());
         let released = ready.map(|release| RELEASE_SIZE + release.size()).sum::<usize>();
-        // Which of the pages belong to groups that are about to be closed is for the space floor to say.
+        // Only the space floor can tell which of the pages belong to groups that are about to be
+        // closed.
         let listed = if self.trims.has_groups() { self.view.record_listed } else { 0 };
         self.run_record_size() + released + listed
     }
 
-    /// Bytes of it that list pages of open groups: what stands on flash as it was seen last, and what may have come since.
+    /// Bytes of that record that list pages of open groups: the pages on flash when the engine last saw
+    /// the space floor, and the pages that may have come since.
     pub(crate) fn open_pages_size(&self) -> usize {
         let installs = self.open_groups().map(|job| job.page_count());
         let open = self.transactions.values().map(|transaction| transaction.unwritten);
@@ -765,7 +773,7 @@ impl Engine {
         self.cycle.goes_first = false;
     }
 
-    /// Live deltas of a table: for estimates.
+    /// Rows of a table by its last count, with its live deltas: for estimates.
     pub(crate) fn entry_estimate(&self, table: Table) -> u64 {
         let Some(tree) = self.trees.get(table.id as usize) else { return 0 };
         u64::try_from(tree.entry_count).unwrap_or(0) + tree.deltas.len() as u64
@@ -799,9 +807,10 @@ mod tests {
         assert!(matches!(engine.cycle.phase, Phase::Merging { .. }), "copies come first");
     }
 
-    /// Goal (rule D7): commits leave the log what a cycle has yet to copy, and a cycle copies only what there is room
-    /// for, on a device that has none beside the log. Method: changes of a few log pages in a log of 100, a
-    /// cycle from its begin until they are copied, and one that begins later.
+    /// Goal (rule D7): commits leave the log room for the copies that a cycle still has to make, and a
+    /// cycle copies only as much as there is room for, on a device without room beside the log. Method:
+    /// changes of a few log pages in a log of 100, a cycle from its begin until they are copied, and
+    /// one that begins later.
     #[test]
     fn commits_leave_room_for_copies() {
         let profile = Profile::named("slc-2k").unwrap().with_block_count(64).unwrap();
@@ -836,7 +845,8 @@ mod tests {
         assert!(matches!(engine.cycle.phase, Phase::Merging { .. }), "copies find no room");
     }
 
-    /// Goal (rule D7): what bounds a master record is what it takes. Method: one of each list.
+    /// Goal (rule D7): the bounds of a master record are the sizes of its encoding. Method: one of each
+    /// list.
     #[test]
     fn sizes_are_those_of_the_encoding() {
         let part = |first: &[u8], pages: &[u32]| RunPart {
@@ -861,8 +871,8 @@ mod tests {
         assert_eq!(Master::decode(&master.encode()), Some(master));
     }
 
-    /// Goal (D5): a record whose checksum is right is doubted all the same. Method: a cutoff that no
-    /// log reached, from which restart would take the LSNs to come.
+    /// Goal (D5): a record with a correct checksum is doubted all the same. Method: a cutoff beyond
+    /// every log, from which restart would take later LSNs.
     #[test]
     fn a_cutoff_beyond_the_durable_frontier_is_refused() {
         let master = Master { cutoff: Lsn(8), durable: Lsn(7), ..Master::default() };

@@ -1,40 +1,43 @@
 //! Claims: large transactions that commit with the leaves they changed, not with a log of the changes.
 //!
-//! A commit that would fill log pages writes the new images of the leaves that it changed much, under
-//! a group of its own, once. What of it is not worth that, or needs more than one page, is logged.
+//! A commit that would fill log pages writes the new images of the leaves that it changed much, under a
+//! group of its own, once. Changes that are not worth a page, or whose leaf needs more than one page,
+//! are logged.
 //!
 //! ```text
-//!              what it is      leaf after leaf:              last page
-//!  commit ──▶  based on is ──▶ image = base ⊕ durable   ──▶  written  ─┬─▶ record: names the group,
-//!              durable         deltas ⊕ own changes                    │   holds the rest ─▶ durable
+//!              commits it      leaf after leaf:              last page
+//!  commit ──▶  rests on    ──▶ image = base ⊕ durable   ──▶  written  ─┬─▶ record: names the group,
+//!              are durable     deltas ⊕ own changes                    │   holds the rest ─▶ durable
 //!                 │                 │ nothing is claimed               │
 //!                 │                 ▼                                  └─▶ flag programmed and read
 //!                 └──────────▶ committed by the log                        back: nothing is logged
 //! ```
 //!
-//! | transition | function | what may be relied on |
+//! | transition | function | may be relied on afterwards |
 //! | --- | --- | --- |
-//! | commit → `Settling` | `begin_claim` | the transaction has all its locks: nobody changes its keys |
+//! | commit → `Settling` | `begin_claim` | the transaction has all its locks: no other changes its keys |
 //! | `Settling` → `Writing` | `claim_step` | every commit that its keys had before it is durable (D1, D5) |
-//! | `Writing` → `Sealing` | `claim_leaf`, `seal_claim` | the leaves are busy: nobody else prepares an image |
+//! | `Writing` → `Sealing` | `claim_leaf`, `seal_claim` | the leaves are busy: no other job makes an image |
 //! | `Sealing` → `Recorded` | `claim_sealed` | the group is durable; the record is the commit point (D5) |
-//! | `Sealing` → `Flagging` | `seal_claim` | all of it is in the group; the flag is the commit point (D5) |
+//! | `Sealing` → `Flagging` | `seal_claim` | the group has all changes; the flag is the commit point (D5) |
 //! | → installed | `install_claim` | committed for good: mapping, deltas and locks follow in one step |
 //!
 //! Invariants:
-//! - **Q1** A claimed image is complete to a durable LSN below the transaction's own: whatever was
-//!   committed above it in its range stays as deltas. The transaction itself is in the image beyond
-//!   that LSN, and only there; nobody else has changed its keys since (rule D2).
+//! - **Q1** A claimed image is complete to a durable LSN below the transaction's own: changes committed
+//!   above it in its range stay as deltas. The transaction's own changes are in the image beyond that
+//!   LSN, and only there; no other transaction has changed its keys since (rule D2).
 //! - **Q2** Changes of a key from before the claim and from after it are never folded: the claim's own
-//!   comes between. At install the older ones go; after a restart the LSN of a marker keeps them apart,
-//!   which stands in front of the record, or follows a flag before any later change is logged.
-//! - **Q3** The transaction's locks go at install: nobody reads part of it, and until then it may have
-//!   to be forgotten. Snapshots that began before keep the old leaves.
-//! - **Q4** One claim at a time; others that want one wait for it, and it waits for no transaction.
-//! - **Q5** A leaf that becomes several is claimed when the transaction changed nothing else: the record
-//!   that installs the new leaves is then its commit point, and holds none of its content.
-//! - **Q6** The marker in front of the record names the pages of the claim: a leaf that damage took since is lost, and
-//!   not what it was before.
+//!   change comes between. At install the older ones go. After a restart they are kept apart by the LSN
+//!   of a marker, which stands in front of the record, or follows a flag before any later change is
+//!   logged.
+//! - **Q3** The transaction's locks go at install: until then no other transaction reads a part of it,
+//!   and it may have to be forgotten. Snapshots that began before keep the old leaves.
+//! - **Q4** One claim at a time; other transactions that want one wait for it, and it waits for no
+//!   transaction.
+//! - **Q5** A leaf that becomes several is claimed when the transaction changed nothing else: the
+//!   record that installs the new leaves is then its commit point, and holds no content of the leaves.
+//! - **Q6** The marker in front of the record names the pages of the claim: if damage took one of these
+//!   leaves since, the leaf counts as lost, and its old version does not come back.
 
 use flagstone_space::{GroupId, GroupSpan, LogicalPage, Lsn, PinId, Version};
 
@@ -72,7 +75,7 @@ enum Phase {
     Flagging,
 }
 
-/// What becomes of the claim when its transaction is given up.
+/// Fate of the claim when its transaction is given up.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Owner {
     Waits,
@@ -111,19 +114,19 @@ pub(crate) struct Claim {
     /// Some of its changes have to be logged.
     has_rest: bool,
     leaves: Vec<ClaimedLeaf>,
-    /// Their pages, as versions that its record names (Q6).
+    /// Pages of these leaves, as versions that its record names (Q6).
     pages: Vec<GroupSpan>,
-    /// The one leaf that became several, once they are on flash.
+    /// Install of the one leaf that became several, once its pages are on flash.
     reshaped: Option<InstallJob>,
 }
 
 impl Claim {
-    /// Whether its last page is written: somebody is about to commit it, or has.
+    /// Whether its last page is written: the claim is about to be committed, or is committed.
     fn is_decided(&self) -> bool {
         !matches!(self.phase, Phase::Settling(_) | Phase::Writing)
     }
 
-    /// Whether restart may find it committed.
+    /// Whether restart may find the claim committed.
     fn may_be_committed(&self) -> bool {
         matches!(self.phase, Phase::Recorded(_) | Phase::Flagging)
     }
@@ -144,16 +147,16 @@ pub(crate) enum ClaimJob {
     /// Make the group's pages durable, program the group's flag and read it back; then the claim is
     /// installed.
     Flag(GroupId),
-    /// Write the leaves that one leaf became, and what leads to them.
+    /// Write the leaves that one leaf became, and the inner nodes that lead to them.
     Reshape(Box<WriteJob>),
 }
 
-/// What claiming a transaction's leaves promises, as far as they were looked at.
+/// Benefit of claiming a transaction's leaves, as far as they were looked at.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Prospect {
-    /// Private key up to which they were.
+    /// Private key up to which they were looked at.
     looked: Vec<u8>,
-    /// Bytes of its changes up to there.
+    /// Bytes of the transaction's changes up to there.
     looked_bytes: usize,
     /// First private key of a leaf that is worth its page.
     first: Option<Vec<u8>>,
@@ -161,19 +164,19 @@ pub(crate) struct Prospect {
     gain: f64,
 }
 
-/// What a leaf's claim comes to.
+/// Result of claiming a leaf.
 enum Claimed {
-    /// Its changes are left to the log.
+    /// The leaf's changes are left to the log.
     Nothing,
     /// One page.
     Leaf(Box<(ClaimedLeaf, PageWrite)>),
-    /// Several, and nothing of the transaction is elsewhere.
+    /// Several pages, and the transaction has no change outside them.
     Several(Box<WriteJob>),
     /// Another change of the tree's shape comes first, as soon as its record is durable.
     Later,
 }
 
-/// A leaf as its parent names it.
+/// A leaf as its parent names it: page and fences.
 pub(super) struct LeafPlace {
     pub(super) page: LogicalPage,
     pub(super) low: Vec<u8>,
@@ -185,7 +188,7 @@ impl Engine {
     ///
     /// # Errors
     ///
-    /// `Wait::Claim` while it, or another transaction, is committed with its leaves; the stops of
+    /// `Wait::Claim` while `xid`, or another transaction, is committed with its leaves; the stops of
     /// admission; `OutcomeUnknown` when the device failed at the wrong moment.
     pub(super) fn try_page_commit(&mut self, xid: Xid) -> Step<()> {
         let may_be_committed =
@@ -218,8 +221,9 @@ impl Engine {
         self.claim.as_ref().is_some_and(|claim| claim.xid == xid)
     }
 
-    /// Gives up the commit of `xid`, which met an error. False when its owner has to ask again: its claim may
-    /// be committed all the same, or the error was met on the way to a claim and the log takes it all.
+    /// Gives up the commit of `xid`, which met an error. False when its owner has to ask again: its
+    /// claim may be committed all the same, or the error was met on the way to a claim and the log
+    /// takes all changes.
     pub(crate) fn gives_up(&mut self, xid: Xid) -> bool {
         if self.transactions.get(&xid).is_some_and(|own| own.claimed.is_some()) {
             return false;
@@ -239,7 +243,8 @@ impl Engine {
         !is_decided
     }
 
-    /// The owner of a claim has given up; false when there is none. Once the device has failed nobody goes on with it.
+    /// The owner of a claim has given up; false when there is none. Once the device has failed, no job
+    /// goes on with the claim.
     pub(super) fn abandon_claim(&mut self, xid: Xid) -> bool {
         if !self.is_claiming(xid) {
             return false;
@@ -247,7 +252,8 @@ impl Engine {
         if !self.is_poisoned() {
             self.claim.as_mut().into_iter().for_each(|claim| claim.owner = Owner::Gone);
         } else if self.claim.take_if(|claim| claim.may_be_committed()).is_some() {
-            // The next session finds out: its group is nobody's here.
+            // The next session finds out whether it is committed: this one does nothing more with the
+            // group.
             self.end(xid);
         } else {
             self.cancel_claim();
@@ -270,7 +276,7 @@ impl Engine {
         }
     }
 
-    /// Whether claiming leaves may save as much as a program, or is asked for.
+    /// Whether claiming leaves may save as much as a program, or is asked for by the options.
     fn is_worth_a_claim(&self, xid: Xid) -> bool {
         let Some(own) = self.transactions.get(&xid) else { return false };
         // Runs, and values with pages of their own, have a group that commits them already.
@@ -289,15 +295,16 @@ impl Engine {
             CommitBy::Auto => {
                 let fills_a_page =
                     |bytes| self.commit_costs.log_pages(bytes, self.view.log_page_size) >= 1.0;
-                // Its memory is more than its changes, and known.
+                // The memory of its changes is larger than the changes, and is known without counting.
                 fills_a_page(own.size) && fills_a_page(own.writes.range_bytes(KeyRange::ALL))
             }
         }
     }
 
-    /// The first private key whose leaf is worth its page, where all of them together save a program at
-    /// least, as far as can be told without reading them: a claim that would come to nothing is not
-    /// begun. Ends where what is left cannot save that much; goes on where it stopped for a node.
+    /// The first private key whose leaf is worth its page, where all such leaves together save at least
+    /// one program, as far as can be told without reading them: a claim without that prospect is not
+    /// begun. The search ends where the remaining changes cannot save that much; after a stop for a
+    /// node it goes on where it stopped.
     fn first_worth(&mut self, xid: Xid) -> Step<Option<Vec<u8>>> {
         let changes = self.transaction(xid)?.writes.range_bytes(KeyRange::ALL);
         loop {
@@ -450,8 +457,8 @@ impl Engine {
         Ok(LeafPlace { page, low: view.separator(place), high: end_of_child(&view, key) })
     }
 
-    /// Programs that a leaf's claim saves; none or less when its changes are better in the log. A whole
-    /// one where the options ask for claims.
+    /// Programs that a leaf's claim saves; zero or less when its changes are better in the log. Where
+    /// the options ask for claims: one if the leaf can be claimed, else zero.
     fn gain_of(
         &self,
         xid: Xid,
@@ -472,8 +479,8 @@ impl Engine {
             return Ok(f64::from(u8::from(is_possible)));
         }
         if own > self.payload_size * 2 {
-            // A leaf that outgrows its page is left to merges, unless it becomes all that was changed:
-            // then the old page alone may have to be written again.
+            // A leaf that outgrows its page is left to merges, unless it has all changes of the
+            // transaction: then the old page alone may have to be written again.
             let saved = self.commit_costs.log_pages(own, self.view.log_page_size) - 1.0;
             return Ok(if is_all(writes, inside) { saved } else { 0.0 });
         }
@@ -484,8 +491,9 @@ impl Engine {
     }
 
     /// Whether the claim of `xid` may come to have so many pages. A cut brings back every group that no
-    /// checkpoint covers, committed ones too, and the first record afterwards names them: beside those of
-    /// what spills meanwhile, which may have as much room as `can_name_more` gives to all.
+    /// checkpoint covers, committed groups too, and the first record afterwards names them all, beside
+    /// the groups of spills that come meanwhile. Spills may have as much room as `can_name_more` gives
+    /// to all.
     fn may_claim(&self, xid: Xid, pages: usize) -> bool {
         let more = pages - self.claimed_page_count() + self.cycle.grouped_pages();
         self.has_room_to_claim(pages as u64) && self.can_name_more(xid, 2 * more, 0)
@@ -565,7 +573,7 @@ impl Engine {
         }
         let Some(built) = merged.pages.into_iter().next() else { return Ok(Claimed::Nothing) };
         if self.is_small(&built) && !is_root {
-            // Its merge looks for a neighbour.
+            // The merge of such a leaf looks for a neighbour.
             return Ok(Claimed::Nothing);
         }
         let leaf = ClaimedLeaf { table, page, low, high, upto, base_lsn, grown };
@@ -593,14 +601,16 @@ impl Engine {
         Ok(Claimed::Several(Box::new(job)))
     }
 
-    /// Whether a leaf may be claimed that becomes several: it is all that the transaction changed (Q5).
+    /// Whether a leaf that becomes several may be claimed: it must have all changes of the transaction
+    /// (Q5).
     fn may_become_several(&self, xid: Xid, inside: KeyRange<'_>) -> bool {
         self.transactions.get(&xid).is_some_and(|own| is_all(&own.writes, inside))
             || self.bugs.has(SeededBug::ClaimInPart)
     }
 
-    /// Whether the engine leaves a leaf to merges that it found to become several: what waits for it only
-    /// grows until then. It counts all the same when a claim is weighed: others are written along with it.
+    /// Whether the engine leaves to merges a leaf that it found to become several: the leaf's waiting
+    /// deltas only grow until then. The leaf counts all the same when a claim is weighed: other leaves
+    /// are written along with it.
     fn is_left_alone(&self, xid: Xid, page: LogicalPage, inside: KeyRange<'_>) -> bool {
         self.options.commit == CommitBy::Auto
             && self.must_split.contains(&page)
@@ -634,7 +644,7 @@ impl Engine {
         Some(changes)
     }
 
-    /// Every leaf was looked at: what commits the claim.
+    /// Every leaf was looked at: the job that commits the claim.
     fn seal_claim(&mut self) -> Option<ClaimJob> {
         let claim = self.claim.as_ref()?;
         let Some(group) = claim.group.filter(|_| !claim.leaves.is_empty()) else {
@@ -659,7 +669,7 @@ impl Engine {
             }
     }
 
-    /// Commits keep their order: a flag follows when all before it are durable.
+    /// Commits keep their order: a flag follows when all commits before it are durable.
     fn must_flush_before_flag(&self) -> bool {
         let flagged = self.claim.as_ref().filter(|claim| !claim.leaves.is_empty());
         let is_pending = self.durable() < self.committed;
@@ -681,7 +691,7 @@ impl Engine {
         self.refuse_claim();
     }
 
-    /// The log takes it all.
+    /// The log takes all changes of the claim.
     fn refuse_claim(&mut self) {
         let is_waited_for = self.claim.as_ref().is_some_and(|claim| claim.owner == Owner::Waits);
         if !is_waited_for {
@@ -711,7 +721,8 @@ impl Engine {
         Some(claim.xid)
     }
 
-    /// The pages of the claim are durable: its record commits it, with what is not in the pages.
+    /// The pages of the claim are durable: its record commits it, together with the changes outside the
+    /// pages.
     pub(crate) fn claim_sealed(&mut self) {
         if self.is_poisoned() {
             return self.cancel_claim();
@@ -741,8 +752,8 @@ impl Engine {
         self.claim = Some(claim);
     }
 
-    /// The pages of a leaf that became several are durable, and the record that says where they are is
-    /// in the log: it commits the transaction (Q5).
+    /// The pages of a leaf that became several are durable, and the record that names them is in the
+    /// log: it commits the transaction (Q5).
     pub(super) fn claim_reshaped(&mut self, install: InstallJob) {
         let Some(claim) = &mut self.claim else { return };
         let lsn = install.lsn;
@@ -762,8 +773,8 @@ impl Engine {
             || self.claim.as_ref().is_some_and(|claim| claim.reshaped.is_some())
     }
 
-    /// There are no pages for the claim, or one of its leaves does not read: the log takes it all. False
-    /// when none is being written.
+    /// There are no pages for the claim, or one of its leaves cannot be read: the log takes all
+    /// changes. False when no claim is being written.
     pub(super) fn claim_cannot_go_on(&mut self) -> bool {
         let is_writing = self.claim.as_ref().is_some_and(|claim| claim.phase == Phase::Writing);
         if is_writing {
@@ -786,7 +797,8 @@ impl Engine {
 
     /// The group of the claim whose flag is being programmed.
     pub(crate) fn flagging_claim(&self) -> Option<GroupId> {
-        // Once the device has failed its locks may be gone: nobody sees part of it come.
+        // Once the device has failed, the claim's locks may be gone: no reader may see parts of it
+        // come.
         let claim = self.claim.as_ref().filter(|_| !self.is_poisoned())?;
         claim.group.filter(|_| claim.phase == Phase::Flagging)
     }
@@ -802,12 +814,12 @@ impl Engine {
     }
 
     /// The claim is committed and the mapping has moved to its pages: the engine follows. `pins` are
-    /// those of [`Engine::claim_pins`].
+    /// the pins of the pages of [`Engine::claim_pins`].
     pub(crate) fn install_claim(&mut self, pins: &[Option<PinId>]) {
         let Some(claim) = self.claim.take() else { return };
         let (lsn, ticket) = match claim.phase {
             Phase::Recorded(lsn) => (lsn, lsn),
-            // Whatever changes its keys from now on is logged behind the marker (Q2).
+            // Later changes of its keys are logged behind the marker (Q2).
             _ => {
                 self.counts.flag_commits += 1;
                 (self.append_marker(claim.group), self.durable())
@@ -838,7 +850,7 @@ impl Engine {
         self.append_claimed_record(group.unwrap_or(GroupId::NONE), &[])
     }
 
-    /// Snapshots below `until` need the old leaf.
+    /// Installs one leaf; snapshots below `until` need the old one.
     fn install_leaf(&mut self, leaf: ClaimedLeaf, pin: Option<PinId>, until: Lsn) {
         self.busy.remove(&leaf.page);
         let pin = pin.map(|pin| (pin, leaf.page));

@@ -1,10 +1,10 @@
-//! What the log's way of committing has cost lately, and what claiming a leaf would save.
+//! Recent costs of the log's way of committing, and the saving of claiming a leaf.
 //!
 //! A change that is logged takes its bytes of a log page, is copied by checkpoints while it is live,
 //! and has a part in the page write that merges its leaf at last. All three are measured, as sums over
 //! the log written lately: older events count less and less.
 
-/// Log written, in bytes for each byte of memory, after which what was counted counts half.
+/// Log written, in bytes for each byte of memory, after which earlier counts count half.
 const WINDOW: f64 = 4.0;
 
 /// Sums over the log written lately.
@@ -18,7 +18,7 @@ pub(crate) struct CommitCosts {
     merged_pages: f64,
 }
 
-/// What a leaf's claim is weighed by.
+/// Sizes by which a leaf's claim is weighed.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub(crate) struct LeafBytes {
     /// Bytes of the transaction's own changes.
@@ -57,8 +57,8 @@ impl CommitCosts {
         bytes as f64 * (1.0 + copies) / log_page_size.max(1) as f64
     }
 
-    /// Programs that claiming a leaf saves: those of its log at most. A page written takes `moves` relocations along,
-    /// on average.
+    /// Programs that claiming a leaf saves: at most the programs of its log. A page written takes
+    /// `moves` relocations along, on average.
     pub(crate) fn gain(&self, leaf: LeafBytes, log_page_size: usize, moves: f64) -> f64 {
         let each = self.merged_pages / self.logged.max(1.0);
         let merges = ((leaf.own + leaf.others) as f64 * each).min(1.0);

@@ -31,7 +31,7 @@ impl<'a> Seek<'a> {
         }
     }
 
-    /// The child of the inner node `page` that leads there, and its place.
+    /// The child of the inner node `page` that leads to the target, and the child's place.
     pub(crate) fn child_of(
         self,
         page: LogicalPage,
@@ -49,10 +49,11 @@ impl<'a> Seek<'a> {
     }
 }
 
-/// Fences that a node must have: those of its place in its parent, or of a root (rule D15).
+/// Fences that a node must have: the bounds of its place in its parent, or of a root (rule D15).
 ///
-/// A node with others is of another time than its parent: damage took the version that belongs there,
-/// and an older one was found. What it holds beyond its place, or lacks of it, is not to be believed.
+/// A node with other fences is of another time than its parent: damage took the version that belongs
+/// there, and an older one was found. Keys that it holds outside its place, or lacks inside it, are not
+/// to be believed.
 fn has_its_fences(view: &NodeView<'_>, place: Option<(&NodeView<'_>, usize)>) -> bool {
     match place {
         None => view.low().is_empty() && view.high().is_none(),
@@ -68,7 +69,8 @@ fn has_its_fences(view: &NodeView<'_>, place: Option<(&NodeView<'_>, usize)>) ->
     }
 }
 
-/// Passes when a node is what its place in its parent, or at the root, demands.
+/// Passes when a node has the tree, the level and the fences that its place in its parent, or at the
+/// root, demands.
 pub(crate) fn check_node(
     table: Table,
     page: LogicalPage,
@@ -114,8 +116,8 @@ impl Engine {
         Err(corrupt(page, "tree is deeper than any tree can be"))
     }
 
-    /// Where the child of `key` ends in the node at `level`, or where that ends if it is a leaf; none at the end of the
-    /// tree.
+    /// Where the child of `key` ends in the node at `level`, or where the node ends if it is a leaf;
+    /// none at the end of the tree.
     pub(crate) fn end_of_child(
         &mut self,
         table: Table,
@@ -127,7 +129,7 @@ impl Engine {
         Ok(end_of_child(&NodeView::trusted(&self.pool.frame(index).image), key))
     }
 
-    /// The node in a frame, if it is what its place in `parent` demands.
+    /// The node in a frame, if it fits its place in `parent`.
     fn node_at(
         &self,
         table: Table,
@@ -187,7 +189,7 @@ impl Engine {
     ///
     /// # Errors
     ///
-    /// `Corrupt` when the page is not what its address says.
+    /// `Corrupt` when the page's content does not fit its address.
     pub fn fill(&mut self, fetched: Fetched) -> Result<(), EngineError> {
         self.pool.count_shared_reads();
         if fetched.cost_ns > 0 {
@@ -208,7 +210,8 @@ impl Engine {
             Fetch::Grouped(group, page) => self.fill_run(group, page, fetched.found),
             Fetch::Pinned(pin, page) => {
                 if !self.retains(pin) {
-                    // The last snapshot that needed it has ended meanwhile: its reader learns so.
+                    // The last snapshot that needed the version has ended meanwhile: its reader gets an
+                    // error.
                     return Ok(());
                 }
                 let (info, mut image) = fetched.found.ok_or(missing(page))?;
@@ -221,14 +224,15 @@ impl Engine {
         }
     }
 
-    /// A read that was asked for failed: nothing will come.
+    /// A read that was asked for failed: no page will come.
     pub fn fetch_failed(&mut self, fetch: Fetch) {
         if let Fetch::Page(page, number) = fetch {
             self.reads.end(page, number);
         }
     }
 
-    /// Whether a page is to be replaced by a group whose record is not durable: until then it reads as before.
+    /// Whether a group whose record is not durable is about to replace a page: until then the page
+    /// reads as before.
     fn awaits_install(&self, page: LogicalPage) -> bool {
         self.open_groups().any(|job| job.replaces(page))
     }
@@ -250,7 +254,8 @@ impl Engine {
             && self.hides_from_snapshot(info.lsn)
             && !self.awaits_install(page)
         {
-            // A merge has written it but is not installed: snapshots still need what it replaces.
+            // A merge has written the page but is not installed: snapshots still need the version that
+            // it replaces.
             return Ok(());
         }
         self.found_again(page);
@@ -293,7 +298,7 @@ impl Engine {
         self.note_memory();
     }
 
-    /// Restart put deltas back without knowing what their bases hold: now it is known (rule D2).
+    /// Restart put deltas back without knowing the content of their bases: now it is known (rule D2).
     pub(super) fn meet_base(&mut self, page: LogicalPage, lsn: Lsn, image: &[u8]) {
         let view = NodeView::trusted(image);
         debug_assert_eq!(view.level(), 0, "only leaves have user deltas, {page:?}");
@@ -301,18 +306,19 @@ impl Engine {
         self.drop_redundant(Table::of(view.tree()), range, lsn);
     }
 
-    /// Drops what restart put back of a range although its base, complete to `lsn`, holds it.
+    /// Drops deltas of a range that restart put back although the range's base, complete to `lsn`,
+    /// holds them.
     pub(super) fn drop_redundant(&mut self, table: Table, range: KeyRange<'_>, lsn: Lsn) {
         let is_possible = self.recovered > Lsn::ZERO && lsn > Lsn::ZERO;
         if is_possible && !self.bugs.has(SeededBug::KeepStaleDeltas) {
-            // The leaf is what it was: its group changes only by what goes.
+            // The leaf is the same: its group changes only by the deltas that go.
             if self.drop_deltas(table, range, lsn) > 0 {
                 self.regroup(table, range);
             }
         }
     }
 
-    /// Removes the deltas of a range that its base holds, and whose leaves may be others now.
+    /// Removes the deltas of a range that its base holds; the leaves of the range may be others now.
     pub(crate) fn remove_deltas(&mut self, table: Table, range: KeyRange<'_>, upto: Lsn) -> usize {
         let count = self.drop_deltas(table, range, upto);
         self.regroup(table, range);
@@ -330,7 +336,7 @@ impl Engine {
         totals.count
     }
 
-    /// What is left of a range lies in groups that have to be looked up.
+    /// The remaining deltas of a range lie in groups that have to be looked up.
     pub(super) fn regroup(&mut self, table: Table, range: KeyRange<'_>) {
         let Some(tree) = self.trees.get(table.id as usize) else { return };
         self.planner.note_removed(table, range, tree.deltas.range(range).map(|entry| entry.key()));

@@ -7,24 +7,24 @@
 //!                       before the drop   that begins now         before their parents
 //! ```
 //!
-//! | transition | function | what may be relied on |
+//! | transition | function | may be relied on afterwards |
 //! | --- | --- | --- |
 //! | commit → Waiting | `note_drops` | the transaction had the whole table to itself |
-//! | Waiting → Cleared | `clear` | the drop is durable, and nobody reads what was before it |
+//! | Waiting → Cleared | `clear` | the drop is durable, and no snapshot reads a state before it |
 //! | Cleared → Covered → Releasing | `drops_covered`, `drops_saved` | inner nodes on flash are complete |
 //! | Releasing → Releasing | `drop_step`, `visited`, `freed` | each record is durable before its pages go |
 //! | Releasing → (nothing) | `freed` | no page is left, nor the entry in the catalog |
 //!
 //! Invariants:
-//! - **X1** The entry of a dropped table stays in the catalog, under a key that no name can be, until its
-//!   last page is free: a restart finds it there and begins again with `Waiting`.
+//! - **X1** The entry of a dropped table stays in the catalog, under a key that no name can be, until
+//!   its last page is free: a restart finds the entry there and begins again with `Waiting`.
 //! - **X2** The release begins after a checkpoint that began when the table had no change in memory. So
-//!   restart reads no record that concerns the table but those of its release.
-//! - **X3** A node goes no earlier than all below it, so that whatever is left is found from the root. A
-//!   page whose number has another owner by now is told by its tree: no page of a dropped table is written
-//!   any more.
-//! - **X4** The record that frees the root stands before the commit that takes the entry away, and the root
-//!   is free when both are durable: its number gets no other owner while the entry names it.
+//!   the only records of the table that restart reads are the records of its release.
+//! - **X3** A node goes no earlier than all nodes below it, so that every page that is left can be
+//!   found from the root. A page whose number has another owner by now is recognised by the tree in its
+//!   image: no page of a dropped table is written any more.
+//! - **X4** The record that frees the root stands before the commit that takes the entry away, and the
+//!   root is free when both are durable: its number gets no other owner while the entry names it.
 //! - **X5** The number of a table that is gone never names another one.
 
 use std::collections::VecDeque;
@@ -41,7 +41,7 @@ use crate::error::EngineError;
 use crate::lock::Xid;
 use crate::node::{NodeView, ValueRef};
 
-/// Pages that one record frees, at most: it stays small beside the log.
+/// Pages that one record frees, at most: the record stays small beside the log.
 const BATCH_PAGES: usize = 128;
 
 /// How far a dropped table has come.
@@ -53,10 +53,10 @@ enum Phase {
     Releasing,
 }
 
-/// What the walk over the nodes does next.
+/// Next step of the walk over the nodes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Visit {
-    /// Read a node, of this level where its parent tells.
+    /// Read a node; the level is known where a parent named the node.
     Enter(LogicalPage, Option<u8>),
     /// Everything below the node is in a record, or in the batch before it.
     Leave(LogicalPage),
@@ -70,24 +70,24 @@ impl Visit {
     }
 }
 
-/// What stands where a node of a dropped table is looked for.
+/// Result of looking for a node of a dropped table.
 #[derive(Debug)]
 pub(crate) enum Visited {
-    /// An image, of that node or of another.
+    /// An image, of that node or of another one.
     Node(Vec<u8>),
-    /// What does not read.
+    /// A page that cannot be read.
     Damage,
     /// No page.
     Nothing,
 }
 
-/// A table that was dropped, as long as something is left of it.
+/// A table that was dropped, until its last page is free.
 #[derive(Debug)]
 pub(crate) struct Dropped {
     /// Commit of the drop; zero when restart found it.
     pub(crate) lsn: Lsn,
     phase: Phase,
-    /// The next one last.
+    /// Steps of the walk still to take; the next one last.
     open: Vec<Visit>,
     /// The node that is being read.
     reading: Option<Visit>,
@@ -126,7 +126,7 @@ pub(crate) struct Freed {
     is_last: bool,
 }
 
-/// Tables that were dropped, and what of them waits for the log.
+/// Tables that were dropped, and freed pages that wait for the log.
 #[derive(Debug, Default)]
 pub(crate) struct Drops {
     tables: Vec<u32>,
@@ -134,30 +134,30 @@ pub(crate) struct Drops {
 }
 
 impl Drops {
-    /// Whether a table that was dropped has pages yet.
+    /// Whether a table that was dropped still has pages.
     pub(super) fn has_tables(&self) -> bool {
         !self.tables.is_empty()
     }
 
-    /// Whether records are in the log whose pages are not free yet.
+    /// Whether the log holds records whose pages are not free yet.
     pub(super) fn has_freed(&self) -> bool {
         !self.freed.is_empty()
     }
 }
 
 impl Engine {
-    /// Gives a transaction a table to itself that it is going to drop: its commit does it.
+    /// Gives a transaction sole use of a table that it is going to drop: its commit drops it.
     pub(crate) fn note_drop(&mut self, xid: Xid, table: Table) -> Step<()> {
         let transaction = self.transaction(xid)?;
         if !transaction.drops.contains(&table) {
             transaction.drops.push(table);
         }
-        // What it adds to the catalog is no more than what it takes away, and it makes room.
+        // Its change of the catalog adds no more than it takes away, and the drop makes room.
         transaction.growth = 0;
         Ok(())
     }
 
-    /// The tables that a transaction dropped are gone for everybody who comes later.
+    /// The tables that a transaction dropped are gone for every later transaction.
     pub(super) fn note_drops(&mut self, tables: &[Table], lsn: Lsn) {
         for table in tables {
             self.mark_dropped(*table, lsn);
@@ -171,7 +171,8 @@ impl Engine {
         self.drops.tables.push(table.id);
     }
 
-    /// Forgets drops above the durable frontier: the engine is poisoned, and they may not have happened.
+    /// Forgets drops above the durable frontier: the engine is poisoned, and the drops may not have
+    /// happened.
     pub(super) fn forget_drops(&mut self, durable: Lsn) {
         for tree in &mut self.trees {
             tree.dropped.take_if(|dropped| dropped.lsn > durable);
@@ -182,12 +183,13 @@ impl Engine {
         self.drops.tables.retain(|id| is_dropped(*id));
     }
 
-    /// Whether a table was dropped and something of it is left.
+    /// Whether a table was dropped and has pages or an entry left.
     pub(crate) fn is_dropped(&self, table: Table) -> bool {
         self.trees.get(table.id as usize).is_some_and(|tree| tree.dropped.is_some())
     }
 
-    /// Whether what is left of a dropped table can be freed: no snapshot from before is in the way.
+    /// Whether the rest of a dropped table can be freed: no snapshot from before the drop is in the
+    /// way.
     pub(crate) fn may_free(&self, table: Table) -> bool {
         let dropped = self.trees.get(table.id as usize).and_then(|tree| tree.dropped.as_ref());
         dropped.is_some_and(|dropped| !self.hides_from_snapshot(dropped.lsn)) && !self.is_poisoned()
@@ -207,7 +209,7 @@ impl Engine {
         if is_gone { Err(EngineError::NoTable) } else { Ok(()) }
     }
 
-    /// Whether something can be done now for a table that was dropped.
+    /// Whether work can be done now for a table that was dropped.
     pub(super) fn has_drop_work(&self) -> bool {
         self.is_front_durable() || self.next_dropped().is_some()
     }
@@ -221,7 +223,7 @@ impl Engine {
         if self.is_front_durable() { self.drops.freed.pop_front() } else { None }
     }
 
-    /// A dropped table for which something can be done.
+    /// A dropped table whose release can go on now.
     fn next_dropped(&self) -> Option<u32> {
         if self.drops.tables.is_empty() || self.replaying.is_some() || self.is_log_full() {
             return None;
@@ -296,7 +298,7 @@ impl Engine {
         let Some(dropped) = tree.dropped.as_mut() else { return };
         dropped.phase = Phase::Cleared;
         let lsn = dropped.lsn;
-        // Nobody reads old leaves of it any more.
+        // No snapshot reads old leaves of the table any more.
         let retained = std::mem::take(&mut tree.retained);
         let mut values = Vec::new();
         for entry in tree.deltas.range(KeyRange::ALL) {
@@ -321,7 +323,7 @@ impl Engine {
         self.move_drops(Phase::Covered, Phase::Cleared);
     }
 
-    /// The checkpoint is durable: what it covered can be released.
+    /// The checkpoint is durable: the tables that it covered can be released.
     pub(super) fn drops_saved(&mut self) {
         self.move_drops(Phase::Covered, Phase::Releasing);
     }
@@ -340,8 +342,9 @@ impl Engine {
         }
     }
 
-    /// A node of a dropped table was looked for. One that does not read goes unread where the drop is of this session:
-    /// its number has been nobody else's. Where restart found the drop, records of before may have freed it.
+    /// Takes the result of looking for a node of a dropped table. A node that cannot be read is freed
+    /// unread where the drop is of this session: its number had no other owner. Where restart found the
+    /// drop, earlier records may have freed the node, and it is left alone.
     pub(crate) fn visited(&mut self, table: Table, found: Visited) {
         let tree = self.trees.get_mut(table.id as usize);
         let root = tree.as_ref().and_then(|tree| tree.root);
@@ -376,7 +379,7 @@ impl Engine {
         dropped.open.extend(children.map(|child| Visit::Enter(child, below)));
     }
 
-    /// Appends the record that frees what was gathered.
+    /// Appends the record that frees the pages and values gathered so far.
     fn append_freed(&mut self, table: Table) {
         let Some(tree) = self.trees.get_mut(table.id as usize) else { return };
         let Some(dropped) = tree.dropped.as_mut() else { return };
@@ -421,7 +424,7 @@ impl Engine {
         let Freed { table, pages, values, is_last, .. } = freed;
         pages.into_iter().for_each(|page| self.forget_page(page));
         let Some(tree) = self.trees.get(table.id as usize) else { return };
-        // A snapshot from before the drop would have kept all of it.
+        // A snapshot from before the drop would have kept all of these values.
         let lsn = tree.dropped.as_ref().map_or(Lsn::ZERO, |dropped| dropped.lsn);
         if is_last && let Some(tree) = self.trees.remove(table.id) {
             self.note_deltas_size(tree.size(), Tree::new(table.id, None).size());
@@ -446,7 +449,8 @@ mod tests {
         Options::default().with_memory(512 << 10)
     }
 
-    /// A table of rows and one of values that have pages of their own, all in pages that a checkpoint knows.
+    /// A table of rows, and a table of values with pages of their own, all in pages that a checkpoint
+    /// knows.
     fn with_two_tables() -> SimNand {
         let profile = Profile::named("slc-2k").unwrap().with_block_count(160).unwrap();
         let database = Database::create_on(SimNand::new(&profile, 1), &options()).unwrap();
@@ -510,8 +514,9 @@ mod tests {
         [before, taken(&Database::open_on(device, &options()).unwrap())]
     }
 
-    /// Goal: numbers of pages that damage took are free again when the table is gone, and stay so. Method: a block of
-    /// leaves, and one of values, that are erased; as many pages are taken as where nothing was.
+    /// Goal: page numbers that damage took are free again when the table is gone, and stay free.
+    /// Method: a block of leaves, and a block of values, are erased; as many pages are taken as without
+    /// the damage.
     #[test]
     fn a_dropped_table_gives_the_numbers_of_lost_pages_back() {
         let device = with_two_tables();
@@ -523,8 +528,8 @@ mod tests {
         }
     }
 
-    /// Goal: the same where a cut comes between the record that frees lost pages and the next checkpoint. Method: the
-    /// power is cut when the pages are free.
+    /// Goal: the same where a cut comes between the record that frees lost pages and the next
+    /// checkpoint. Method: the power is cut when the pages are free.
     #[test]
     fn numbers_of_lost_pages_stay_free_over_a_cut() {
         let mut device = with_two_tables();
@@ -549,8 +554,9 @@ mod tests {
         assert_eq!(taken, expected + left, "but for those that nobody had freed before the cut");
     }
 
-    /// Goal: a snapshot that begins behind a drop holds nothing of the table for ever. Method: the table is
-    /// merged between the drop and its end, while the first snapshot keeps it and the second lives.
+    /// Goal: a snapshot that begins after a drop does not keep pages of the table for ever. Method: the
+    /// table is merged between the drop and its end, while the first snapshot keeps it and the second
+    /// lives.
     #[test]
     fn a_snapshot_behind_a_drop_lets_everything_go() {
         let profile = Profile::named("slc-2k").unwrap().with_block_count(128).unwrap();
@@ -591,8 +597,8 @@ mod tests {
         assert_eq!(engine.deltas_size, kept);
     }
 
-    /// Goal: (X2) what is left of a table keeps its shape while it is freed. Method: leaves that are emptied right
-    /// before the drop, in memory alone until the checkpoint that covers it writes them.
+    /// Goal: (X2) the rest of a table keeps its shape while it is freed. Method: leaves that are
+    /// emptied right before the drop, in memory alone until the checkpoint that covers it writes them.
     #[test]
     fn a_table_that_is_freed_keeps_its_shape() {
         let profile = Profile::named("slc-2k").unwrap().with_block_count(128).unwrap();
@@ -605,7 +611,7 @@ mod tests {
         database.merge().unwrap();
         let mut transaction = database.begin();
         for row in 1_000..1_400_u32 {
-            // What has been read is in memory and takes the change.
+            // A row that was read is in memory and takes the change.
             transaction.get(table, &row.to_be_bytes()).unwrap();
             transaction.delete(table, &row.to_be_bytes()).unwrap();
         }

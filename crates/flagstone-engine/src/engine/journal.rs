@@ -12,7 +12,7 @@ use super::value::Descriptor;
 use crate::delta::{KeyRange, pack};
 use crate::log::{Blob, ClaimedSpan, Install, ItemBuf, LogWriter, Record, Separator};
 
-/// What an install record says.
+/// Content of an install record.
 pub(crate) struct InstallParts<'a> {
     pub(crate) group: GroupId,
     pub(crate) tree: u32,
@@ -55,8 +55,8 @@ impl Engine {
         lsn
     }
 
-    /// Begins an epoch of the log, unless that was done. Its marker is flushed alone: what comes after it stays
-    /// apart from what came before (rule D17).
+    /// Begins an epoch of the log, unless that was done. Its marker is flushed alone: later records
+    /// stay apart from earlier ones (rule D17).
     pub(super) fn open_log(&mut self) {
         self.log.open();
         if self.log.marker().is_some() {
@@ -64,9 +64,9 @@ impl Engine {
         }
     }
 
-    /// Appends the marker of a claim: restart keeps what was changed before and after it apart (rule
-    /// D2). It commits nothing, and rides on whatever is flushed next. Pages are named where the next record commits
-    /// the claim.
+    /// Appends the marker of a claim: restart keeps changes from before and after it apart (rule D2).
+    /// The marker commits nothing, and is written with the next flush. Pages are named where the next
+    /// record commits the claim.
     pub(crate) fn append_claimed_record(&mut self, group: GroupId, pages: &[GroupSpan]) -> Lsn {
         let before = self.log.pending_bytes();
         let lowest = pages.iter().map(|span| span.version).min().unwrap_or(Version(0));
@@ -113,7 +113,7 @@ impl Engine {
     }
 }
 
-/// What names the pages that a transaction gave back: a mount may find them in its group.
+/// Names of the pages that a transaction gave back: a mount may find them in its group.
 fn garbage_of(transaction: &Transaction) -> Option<Vec<u8>> {
     let pages = [&transaction.given_back[..], &transaction.given_saved].concat();
     let group = transaction.group.filter(|_| !pages.is_empty())?;

@@ -1,24 +1,24 @@
-//! The split of memory between frames and deltas, learned from what a run pays for misses and merges.
+//! The split of memory between frames and deltas, learned from the cost of misses and merges.
 //!
-//! Owns the share of the frames and what speaks for changing it. Never moves memory itself: limits
+//! Owns the share of the frames and the evidence for changing it. Never moves memory itself: limits
 //! follow the share, frames and deltas follow their limits.
 //!
-//! More memory for frames would have saved the reads of pages that left a moment before: they are
+//! More memory for frames would have saved the reads of pages that left a moment before: such pages are
 //! remembered for as long as a few frames more would have kept them. More memory for deltas would have
 //! let every merge wait a little longer, by the time that deltas take to fill that memory: a leaf that
-//! is merged every T would have been merged every T + D, and D / (T + D) of its merges saved. How long
-//! a leaf was left alone says the LSN of its base. Leaves that are written once and never again (rows
-//! that only arrive) therefore ask for nothing, and pages that are new would be written later all the
-//! same. Checkpoints copy what deltas there are: that speaks against them. Prices are those that the
-//! device took lately, collection included.
+//! is merged every T would have been merged every T + D, and D / (T + D) of its merges saved. The LSN
+//! of a leaf's base tells how long the leaf was left alone. Leaves that are written once and never
+//! again (rows that only arrive) therefore ask for nothing, and new pages would be written later all
+//! the same. Checkpoints copy the deltas that there are: that is evidence against more of them. Prices
+//! are the times that the device took lately, collection included.
 //!
-//! A period moves the share a part of the way to where a byte would be worth the same on both sides. The
-//! part grows while periods agree and shrinks when they do not, and what was paid counts for as many
-//! periods as the part asks for: far from the balance few are enough, near it many are needed.
+//! A period moves the share a part of the way to the point where a byte would be worth the same on both
+//! sides. The part grows while periods agree and shrinks when they do not, and paid costs count for as
+//! many periods as the part asks for: far from the balance few are enough, near it many are needed.
 //!
-//! - **S1** Only what was paid lately counts; no period goes further than half the way to the balance,
-//!   and none goes anywhere for what chance explains.
-//! - **S2** What is remembered of pages that left is bounded by a share of the frames.
+//! - **S1** Only recent costs count; no period goes further than half the way to the balance, and none
+//!   moves the share for a difference that chance explains.
+//! - **S2** The list of pages that left is bounded by a share of the frames.
 //! - **S3** A restart begins to count the log anew: no time is measured across it.
 
 use std::collections::BTreeMap;
@@ -29,8 +29,8 @@ use hashbrown::HashMap;
 use super::pool::{Class, PageCosts};
 use crate::log;
 
-/// Smallest share of memory that frames may have, and the largest. With fewer frames than clients
-/// each would read what another is about to drop.
+/// Smallest share of memory that frames may have, and the largest. With fewer frames than clients, each
+/// client would read a page that another is about to drop.
 const SHARE_MIN: f64 = 0.1;
 const SHARE_MAX: f64 = 0.9;
 
@@ -40,22 +40,22 @@ const PERIOD_EVENTS: u64 = 50;
 /// Standard errors by which one side must be dearer before memory goes to it: less is chance.
 const ERRORS_MIN: f64 = 2.0;
 
-/// Least and most of the way to the balance that a period goes. The least makes what was paid count
-/// for sixteen periods, the most for two.
+/// Least and most of the way to the balance that a period goes. The least makes paid costs count for
+/// sixteen periods, the most for two.
 const GAIN_MIN: f64 = 1.0 / 16.0;
 const GAIN_MAX: f64 = 0.5;
 
-/// What the gain grows by while periods agree, and what is left of it when they do not.
+/// Factor by which the gain grows while periods agree, and factor by which it shrinks when they do not.
 const GAIN_GROWTH: f64 = 1.5;
 const GAIN_LOSS: f64 = 0.5;
 
 /// Pages that left memory lately: as many as one part in this many of the frames.
 const GHOST_SHARE: usize = 8;
 
-/// Fewest of them.
+/// Least number of remembered pages.
 const GHOSTS_MIN: usize = 8;
 
-/// Pages of one class that left memory, by the number of their leaving.
+/// Pages of one class that left memory, each with a number in the order of leaving.
 #[derive(Debug, Default)]
 struct Left {
     order: BTreeMap<u64, LogicalPage>,
@@ -84,7 +84,7 @@ impl Left {
     }
 }
 
-/// Pages that a few frames more would have kept: inner nodes before leaves, as memory does (P3).
+/// Pages that a few frames more would have kept: inner nodes before leaves, as the pool does (P3).
 #[derive(Debug, Default)]
 pub(crate) struct Ghosts {
     leaves: Left,
@@ -117,7 +117,7 @@ impl Ghosts {
     }
 }
 
-/// What was paid lately.
+/// Recent costs and events.
 #[derive(Clone, Copy, Debug, Default)]
 struct Paid {
     /// Ghosts that came back.
@@ -145,8 +145,9 @@ impl Paid {
     }
 }
 
-/// How far a period moves the share, and how long what was paid counts: while periods want the same,
-/// far and short; when they do not agree, the share is about right, and it takes many to say more.
+/// How far a period moves the share, and how long paid costs count. While periods want the same side,
+/// the share moves far and costs count briefly; when periods disagree, the share is about right, and
+/// only many periods can tell more.
 #[derive(Clone, Copy, Debug)]
 struct Gain {
     gain: f64,
@@ -181,24 +182,24 @@ impl Gain {
     }
 }
 
-/// The merge of a leaf for want of memory; what several cost together is divided among them.
+/// The merge of a leaf for want of memory; the cost of a job for several leaves is divided among them.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct MergeCost {
-    /// Pages written that had a version before: those that are new would have been written later.
+    /// Written pages that had a version before: new pages would have been written later.
     pub(crate) pages_again: f64,
     pub(crate) pages_read: f64,
-    /// Log written since the leaf was written before, as LSNs count it; none if that was before a
+    /// Log written since the leaf's previous write, as LSNs count it; none if that was before a
     /// restart.
     pub(crate) age: Option<u64>,
 }
 
-/// The little more memory is one part in this many of what deltas may take.
+/// The little more memory is one part in this many of the deltas' limit.
 const DELTAS_SHARE: usize = 16;
 
-/// What it saves of the merges of a leaf whose groups grow by the part that memory does.
+/// Saved share of the merges of a leaf whose groups grow in proportion to the memory.
 const SAVED_EVENLY: f64 = 1.0 / (DELTAS_SHARE + 1) as f64;
 
-/// How much memory there is to split, and in what pieces.
+/// Memory to be split, and the size of its pieces.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Sizes {
     /// Memory that deltas may take.
@@ -224,9 +225,9 @@ pub(crate) struct MemoryTuner {
     paid: Paid,
     /// Merges of the period.
     merges: u64,
-    /// Ghosts hit before it.
+    /// Ghost hits before the period.
     hits_before: u64,
-    /// Position in the log where it began.
+    /// Position in the log where the period began.
     begin: Lsn,
     /// How much longer merges could wait with a little more memory, as LSNs count it; none before
     /// the first period is over.
@@ -290,8 +291,8 @@ impl MemoryTuner {
         self.paid.fade(self.gain.gain);
     }
 
-    /// Moves memory to the side where a byte is worth more. Where worth falls as memory grows, as the
-    /// inverse of it, both are worth the same at `balance`.
+    /// Moves memory to the side where a byte is worth more. If worth falls in inverse proportion to the
+    /// memory, both sides are worth the same at `balance`.
     fn move_share(&mut self, frames: f64, deltas: f64) {
         let deltas = deltas.max(0.0);
         let side = self.dearer_side(frames, deltas);
@@ -301,12 +302,12 @@ impl MemoryTuner {
             let share = before + self.gain.toward(side) * (balance - before);
             self.share = share.clamp(SHARE_MIN, SHARE_MAX);
         }
-        // Where there is no way left to go there is time to look.
+        // Where the share cannot move there is time to look.
         self.gain.follow(if self.share == before { Side::Neither } else { side });
     }
 
-    /// Side where a byte is worth more, beyond what chance explains: of n events that are counted, the
-    /// square root of n.
+    /// Side where a byte is worth more, by more than chance explains: the error of a count of n events
+    /// is the square root of n.
     fn dearer_side(&self, frames: f64, deltas: f64) -> Side {
         let errors = [(frames, self.paid.hits), (deltas, self.paid.merges)];
         let variance: f64 =
@@ -442,8 +443,8 @@ mod tests {
         assert!(tuner.delay.is_some_and(|delay| delay < 1_000.0), "{tuner:?}");
     }
 
-    /// Goal: prices are what the device takes. Method: a chip that does nothing else while pages are
-    /// read, after a restart.
+    /// Goal: prices are the times that the device takes. Method: a chip that does nothing else while
+    /// pages are read, after a restart.
     #[test]
     fn a_read_costs_what_the_chip_takes() {
         let profile = Profile::named("slc-2k").unwrap().with_block_count(64).unwrap();
@@ -466,8 +467,8 @@ mod tests {
         assert_eq!(costs.read(), profile.timing.read_ns as f64);
     }
 
-    /// Requests whose balance is at a share that is set: hits and merges come at random, as many of each
-    /// as make a byte worth the same on both sides there.
+    /// Requests whose balance is at a given share: hits and merges come at random, as many of each as
+    /// make a byte worth the same on both sides there.
     struct Requests {
         tuner: MemoryTuner,
         ghosts: Ghosts,

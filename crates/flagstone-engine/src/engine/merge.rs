@@ -6,21 +6,23 @@
 //!                                                     └─ durable ──▶ Install job ──▶ installed
 //! ```
 //!
-//! | transition | function | what may be relied on |
+//! | transition | function | may be relied on afterwards |
 //! | --- | --- | --- |
 //! | choose | `choose_leaf` | nothing: only a hint |
 //! | prepare | `prepare_merge` | images derive from durable deltas up to `upto` (D1), pages are busy |
 //! | written | `written` | pages are on flash; a group's are not current yet |
-//! | installed | `install` | mapping moved, merged deltas gone, what arrived meanwhile stays |
+//! | installed | `install` | mapping moved, merged deltas gone, later deltas stay |
 //!
-//! On a device that has to be synced, groups wait for a sync together, a commit's where one comes soon enough; their
-//! records go into the log, and they are installed, in the order in which they were written. Splits of one tree go on
-//! beside each other as long as no node that one writes is one that another changes: that compares what is written with
-//! what is prepared, so that one job is in flight at a time.
+//! On a device that has to be synced, groups wait for a sync together, or for the sync of a commit
+//! where one comes soon enough. Their records go into the log, and they are installed, in the order of
+//! their writes. Splits of one tree go on beside each other as long as no node that one split writes is
+//! changed by another. Only one merge job is in preparation or being written at a time, so the
+//! comparison of the nodes already written with the nodes being prepared is exact.
 //!
-//! Victims, unless the options name a policy of the papers (`ledger`): a hand walks over the trees, one lowest inner node at a time. Of the leaves below the
-//! nodes it passes, the one whose merge frees most memory for each page written is taken: the
-//! biggest group of a window, without any state a leaf, and bounded work a choice.
+//! Victims, unless the options name a policy of the papers (`ledger`): a hand walks over the trees, one
+//! lowest inner node at a time. Among the leaves below the nodes that the hand passes, the leaf whose
+//! merge frees most memory for each page written is taken: the biggest group of a window, without any
+//! state a leaf, and bounded work a choice.
 
 use std::collections::{BTreeMap, VecDeque};
 
@@ -58,7 +60,7 @@ mod units;
 pub(crate) enum Job {
     /// Program pages, then [`Engine::written`].
     Write(Box<WriteJob>),
-    /// Make the pages of groups durable, this one's the last, then [`Engine::synced`].
+    /// Make the pages of groups durable, up to this group's, then [`Engine::synced`].
     Sync(GroupId),
     /// Move the mapping to a group's pages, then [`Engine::install`], both at once.
     Install(Box<InstallJob>),
@@ -66,7 +68,7 @@ pub(crate) enum Job {
     Spill(SpillJob),
     /// Write or commit the leaves of a large transaction.
     Claim(ClaimJob),
-    /// Free or switch pages after a commit; whether that is of this session.
+    /// Free or switch pages after a commit; the flag says whether the commit is of this session.
     Release(Release, bool),
     /// Read a node of a table that was dropped, then [`Engine::visited`].
     Visit(Table, LogicalPage),
@@ -78,12 +80,12 @@ pub(crate) enum Job {
     Checkpoint(CheckpointJob),
 }
 
-/// What the search for work came to.
+/// Result of the search for work.
 #[derive(Debug)]
 pub(crate) enum Next {
     /// I/O to be done.
     Job(Job),
-    /// Something moved on without I/O: look again.
+    /// The engine moved on without I/O: look again.
     Stepped,
     /// Nothing can be done now.
     Idle,
@@ -98,9 +100,9 @@ pub(crate) struct PageWrite {
     pub(crate) page: LogicalPage,
     pub(crate) image: Vec<u8>,
     pub(crate) lsn: Lsn,
-    /// How the version on flash becomes the image without another page, where it can.
+    /// The append by which the version on flash becomes the image, where the page takes one.
     pub(crate) append: Option<Append>,
-    /// What stands on flash, once it is written.
+    /// Metadata of the page on flash, once it is written.
     pub(crate) version: Option<PageInfo>,
 }
 
@@ -121,19 +123,21 @@ pub(crate) struct WriteJob {
     pub(crate) pin: Option<LogicalPage>,
     /// Whether the group's pages may become durable later, with those of other groups.
     pub(crate) may_wait: bool,
-    /// Whether they are durable, once they are written.
+    /// Whether the pages are durable as soon as they are written.
     pub(crate) is_durable: bool,
     outcome: Outcome,
 }
 
 impl WriteJob {
-    /// Pages that are current as soon as they are written, or a group whose pages become durable at once.
+    /// A job whose pages are current as soon as they are written, or whose group becomes durable at
+    /// once.
     const fn new(group: GroupId, pages: Vec<PageWrite>, outcome: Outcome) -> Self {
         let (pin, may_wait, is_durable) = (None, false, false);
         Self { group, pages, cause: Cause::Data, pin, may_wait, is_durable, outcome }
     }
 
-    /// The time that its merge ends for each leaf, since that was written before; none for other jobs.
+    /// For each leaf, the LSN of its old base and the LSN up to which this job merges; none for other
+    /// jobs.
     fn waited(&self) -> Vec<(Lsn, Lsn)> {
         match &self.outcome {
             Outcome::Merged { upto, base_lsn, .. } => vec![(*base_lsn, *upto)],
@@ -144,7 +148,7 @@ impl WriteJob {
         }
     }
 
-    /// Where the rest of a leaf begins that merges in parts.
+    /// Key at which the rest of a leaf begins that merges in parts.
     pub(super) fn end(&self) -> Option<&[u8]> {
         let Outcome::Reshaped(reshape) = &self.outcome else { return None };
         reshape.rest.as_ref().map(|rest| rest.low.as_slice())
@@ -159,7 +163,7 @@ impl WriteJob {
     }
 }
 
-/// What a written job means for the engine.
+/// Effect of a written job on the engine.
 #[derive(Debug)]
 enum Outcome {
     /// A leaf's base moved up.
@@ -179,16 +183,16 @@ enum Outcome {
     Reshaped(Box<Reshape>),
 }
 
-/// An inner node that was written: level, fences, and what its image is complete to.
+/// An inner node that was written: level, fences, and the LSN to which its image is complete.
 type InnerRange = (u8, Vec<u8>, Option<Vec<u8>>, Lsn);
 
 /// A change of a tree's shape.
 #[derive(Debug)]
 struct Reshape {
     table: Table,
-    /// What the bases in `old` lack up to here is in the new leaves.
+    /// The new leaves hold all committed changes up to here that the bases in `old` lack.
     upto: Lsn,
-    /// Inner nodes written with it: their structure deltas are in their images.
+    /// Inner nodes written together with the leaves: their structure deltas are in their images.
     written: Vec<InnerRange>,
     /// Node that `puts` and `deletes` change, and its level.
     parent: Option<LogicalPage>,
@@ -197,26 +201,26 @@ struct Reshape {
     deletes: Vec<Vec<u8>>,
     /// Nodes that merged into their neighbours.
     trims: Vec<LogicalPage>,
-    /// Page numbers taken for it.
+    /// Page numbers taken for the reshape.
     taken: Vec<LogicalPage>,
     dropped: Vec<Vec<u8>>,
     old: Vec<OldBase>,
     rest: Option<OldBase>,
     grown: i64,
-    /// Bytes of deltas that go with it.
+    /// Bytes of deltas that go when it is installed.
     frees: usize,
-    /// The transaction that it commits.
+    /// The transaction that its record commits.
     claim: Option<Xid>,
 }
 
 impl Reshape {
-    /// Whether other splits of the tree may go on beside it: it adds nodes below one that stays.
+    /// Whether other splits of the tree may go on beside it: it adds nodes below a node that stays.
     fn is_shared(&self) -> bool {
         let adds = self.parent.is_some() && self.deletes.is_empty() && self.trims.is_empty();
         adds && self.rest.is_none() && self.claim.is_none()
     }
 
-    /// Leaves that split under it; none where leaves join.
+    /// Leaves that split by it; none where leaves join.
     fn leaves_split(&self) -> usize {
         if self.taken.len() >= self.old.len() { self.old.len() } else { 0 }
     }
@@ -280,9 +284,10 @@ impl Grouped {
 pub(crate) enum Reshaping {
     #[default]
     None,
-    /// So many that add nodes, below other nodes each or below one that has room for all.
+    /// So many merges that add nodes, each below another node or all below a node that has room for
+    /// all.
     Splits(u32),
-    /// One that does more, or writes what an inner node lacks.
+    /// A single merge that does more, or writes structure deltas that an inner node lacks.
     Alone,
 }
 
@@ -291,7 +296,7 @@ impl Reshaping {
         self == Self::None
     }
 
-    /// One more began.
+    /// One more merge began.
     fn begin(&mut self, is_shared: bool) {
         *self = match (*self, is_shared) {
             (Self::None, true) => Self::Splits(1),
@@ -300,7 +305,7 @@ impl Reshaping {
         };
     }
 
-    /// One is installed, or given up.
+    /// A merge is installed, or given up.
     fn end(&mut self) {
         *self = match *self {
             Self::Splits(count) if count > 1 => Self::Splits(count - 1),
@@ -320,33 +325,34 @@ pub(crate) struct MergePlanner {
     joined: VecDeque<Target>,
     /// Leaves that were written with nothing in them, each to be merged away.
     emptied: VecDeque<Target>,
-    /// Leaves that were read to tell what belongs to it.
+    /// Leaves read so far to find the members of a super group.
     joining_reads: usize,
-    /// Frames that wait until what they hold is durable; busy meanwhile.
+    /// Frames that wait until all their changes are durable; busy meanwhile.
     waiting: Vec<(LogicalPage, Lsn)>,
-    /// What a merge freed lately, in bytes: below a share of it a window is passed over.
+    /// Bytes that recent merges freed, on average: a window is passed over if its best leaf frees less
+    /// than a share of this.
     freed_average: usize,
     /// The search under way.
     search: Search,
-    /// Pages read for the next job: they stay in memory until it is prepared (rule D7).
+    /// Pages read for the next job: they stay in memory until the job is prepared (rule D7).
     held: Vec<LogicalPage>,
-    /// Leaves that must split and found no page for it.
+    /// Leaves that must split and found no pages for the split.
     lacking_pages: HashSet<LogicalPage>,
-    /// Pages that do not read, and why: nothing below them is merged.
+    /// Pages that cannot be read, each with its error: nothing below them is merged.
     unreadable: BTreeMap<LogicalPage, EngineError>,
     /// The leaf that the last merge found no page for.
     short: Option<LogicalPage>,
     /// Leaves split one by one: there was no room for several.
     is_short_of_room: bool,
-    /// Only stuck leaves are left to merge.
+    /// Only leaves that lack pages are left to merge.
     is_out_of_pages: bool,
-    /// Something was committed that makes leaves shrink: what is stuck may fit again.
+    /// A commit made leaves shrink: leaves that lacked pages may fit again.
     may_fit: bool,
     /// A batch of merges is under way.
     is_in_batch: bool,
-    /// One began that a longer log would have put off.
+    /// A merge began that a longer log would have put off.
     wants_log: bool,
-    /// Searches in a row that found nothing to merge although nothing was under way.
+    /// Searches in a row without a leaf to merge, although no job was under way.
     empty_searches: u32,
     /// Why transactions cannot spill.
     no_spill: Option<EngineError>,
@@ -354,17 +360,17 @@ pub(crate) struct MergePlanner {
     awaits_installs: bool,
     /// Groups of deltas by leaf, for policies that rank them all.
     ledger: Ledger,
-    /// Groups that are to be merged together: what is left of the set that was chosen last.
+    /// Groups that are still to be merged together: the rest of the set that was chosen last.
     cover: VecDeque<GroupKey>,
 }
 
-/// A search for a victim, as far as it has come. It is kept while a page is read for it: the nodes
-/// of all its windows need not fit in memory together (rule D7).
+/// A search for a victim, as far as it has come. The search is kept while a page is read for it: the
+/// nodes of all its windows need not fit in memory together (rule D7).
 #[derive(Debug, Default)]
 struct Search {
     best: Option<(usize, Target)>,
     window_count: usize,
-    /// Trees that the hand has come to the end of.
+    /// Trees whose end the hand has reached.
     tree_count: usize,
 }
 
@@ -374,12 +380,12 @@ impl MergePlanner {
         Self { ledger: ledger.with_units(options), ..Self::default() }
     }
 
-    /// Largest memory of what is known of each group so far.
+    /// Largest memory that the knowledge of groups has taken so far.
     pub(super) fn groups_bytes_peak(&self) -> usize {
         self.ledger.bytes_peak()
     }
 
-    /// A delta came to a tree, by which its leaf grows by `growth` where that is known.
+    /// A delta came to a tree; its leaf grows by `growth` where that is known.
     pub(super) fn note_delta(&mut self, table: Table, key: &[u8], op: Op<'_>, growth: Option<i64>) {
         if self.ledger.is_on() {
             let size = key.len() + op.encoded_size();
@@ -388,7 +394,7 @@ impl MergePlanner {
         }
     }
 
-    /// Deltas of a range went, and what its leaves are may have changed; those of `left` stay.
+    /// Deltas of a range went, and its leaves may be other ones now; the deltas of `left` stay.
     pub(super) fn note_removed<'a>(
         &mut self,
         table: Table,
@@ -417,7 +423,7 @@ impl MergePlanner {
         self.held.len()
     }
 
-    /// The search for a job came to `next`: what was read for it stays until it is found.
+    /// The search for a job came to `next`: pages that were read for the job stay until it is found.
     fn hold_for<T>(&mut self, next: &Step<T>) {
         match next {
             Err(Stop::Miss(Fetch::Page(page, _) | Fetch::Grouped(_, page))) => {
@@ -435,7 +441,7 @@ impl MergePlanner {
         self.held.retain(|held| *held != page);
     }
 
-    /// Whether the leaf `page` found no pages for its split, or does not read.
+    /// Whether the leaf `page` found no pages for its split, or cannot be read.
     pub(super) fn passes_over(&self, page: LogicalPage) -> bool {
         self.lacking_pages.contains(&page) || self.unreadable.contains_key(&page)
     }
@@ -445,12 +451,13 @@ impl MergePlanner {
         !self.lacking_pages.is_empty() || !self.unreadable.is_empty()
     }
 
-    /// Something was committed that makes leaves shrink.
+    /// A commit makes leaves shrink.
     pub(super) fn note_shrinking(&mut self) {
         self.may_fit = true;
     }
 
-    /// Memory is full, and only stuck leaves are left: those that changes make shrink fit again (rule D7).
+    /// Memory is full, and only leaves that lack pages are left: if changes make leaves shrink, they
+    /// fit again (rule D7).
     pub(super) fn retry_shrinking(&mut self) {
         if self.is_out_of_pages && std::mem::take(&mut self.may_fit) {
             self.forget_lacking_pages();
@@ -464,7 +471,7 @@ impl MergePlanner {
         self.no_spill = None;
     }
 
-    /// What a transaction has spilled is spilled no more, or committed.
+    /// A transaction's spilled changes are given up, or committed.
     pub(super) fn allow_spilling(&mut self) {
         self.no_spill = None;
     }
@@ -480,7 +487,8 @@ struct Target {
     table: Table,
     key: Vec<u8>,
     reason: Reason,
-    /// Keys of leaves below the same node that free as much: where both have to split, they do so together.
+    /// Keys of leaves below the same node that free as much: where their leaves have to split too, all
+    /// split together.
     beside: Vec<Vec<u8>>,
 }
 
@@ -494,7 +502,7 @@ impl Target {
 enum Reason {
     Memory,
     Eager,
-    /// It saves a write beside another.
+    /// Its merge saves a write beside another one.
     Joined,
     /// Nothing is left of the leaf.
     Emptied,
@@ -506,8 +514,8 @@ const FRUITLESS_MAX: u32 = 64;
 /// Leaves with nothing in them that are remembered, at most.
 const EMPTIED_MAX: usize = 64;
 
-/// Leaves that split together have images in one part in this many of the memory, at most, and other groups that are not
-/// installed another one.
+/// Images of leaves that split together take at most one part in this many of the memory, and other
+/// groups that are not installed as much again.
 const IMAGES_SHARE: usize = 16;
 
 /// Leaves that split together, at most: the engine's latch is held while their images are made.
@@ -547,8 +555,8 @@ impl Engine {
                 || self.must_checkpoint())
     }
 
-    /// The next piece of background work; none when there is nothing to do before something else
-    /// happens: a flush, the end of a read, a commit.
+    /// The next piece of background work; none when nothing can be done before a flush, the end of a
+    /// read, or a commit.
     ///
     /// # Errors
     ///
@@ -577,7 +585,7 @@ impl Engine {
                 Next::Idle => break,
             }
         }
-        // Nothing else is to be done before.
+        // No other work is to be done before.
         Ok(self.sync_job())
     }
 
@@ -591,13 +599,13 @@ impl Engine {
         self.open_groups().filter(|_| self.view.needs_sync)
     }
 
-    /// Whether the images of groups that are not installed take what memory has for them.
+    /// Whether the images of groups that are not installed take all the memory that is meant for them.
     fn are_images_many(&self) -> bool {
         let pages: usize = self.waiting_groups().map(Grouped::page_count).sum();
         pages * self.payload_size > self.options.memory / IMAGES_SHARE
     }
 
-    /// Memory of deltas, but for those that go when what is written is installed.
+    /// Memory of deltas, without the deltas that go when written groups are installed.
     fn deltas_staying(&self) -> usize {
         let leaving = self.waiting_groups().map(|job| job.reshape.frees).sum();
         (self.deltas_size + self.uncommitted_size).saturating_sub(leaving)
@@ -711,10 +719,10 @@ impl Engine {
             || self.pool.is_dry(self.frames_max())
     }
 
-    /// Begins a batch of merges when deltas take what they may, and ends it when the share of the
+    /// Begins a batch of merges when deltas reach their limit, and ends it when the share of the
     /// options is free again: groups grow meanwhile, and checkpoints find less to copy. There are no
-    /// batches where that share is less than a few leaves, nor while a leaf finds no page to split: what
-    /// can still be merged is kept for when memory needs it (rule D7).
+    /// batches where that share is less than a few leaves, nor while a leaf finds no page to split:
+    /// merges that are still possible are kept for the time when memory needs them (rule D7).
     fn note_batch(&mut self) {
         let (total, soft) = (self.deltas_staying(), self.merges_above());
         let batch = (soft as f64 * self.options.merge_batch) as usize;
@@ -730,8 +738,8 @@ impl Engine {
         std::mem::take(&mut self.planner.wants_log)
     }
 
-    /// A search looks at a part of the tree: a batch ends when many of them in a row found nothing
-    /// although nothing is under way, for only a lack of memory makes a merge necessary.
+    /// A search looks at a part of the tree: a batch ends when many searches in a row found no leaf
+    /// although no job is under way, for only a lack of memory makes a merge necessary.
     fn note_empty_search(&mut self) {
         self.planner.empty_searches += 1;
         if self.planner.empty_searches >= FRUITLESS_MAX {
@@ -745,7 +753,7 @@ impl Engine {
         self.planner.is_out_of_pages
     }
 
-    /// There are no pages for the job that asked for them; false when it cannot be put off.
+    /// There are no pages for the job that asked for them; false when the job cannot be put off.
     pub(crate) fn go_without_pages(&mut self) -> bool {
         match self.planner.short.take() {
             Some(page) => {
@@ -757,8 +765,9 @@ impl Engine {
         }
     }
 
-    /// A page that background work wanted does not read, or is not what it has to be. What is below it stays
-    /// in memory and is copied; false when that was known, and somebody needs it all the same.
+    /// Background work wanted a page that cannot be read, or that has the wrong content. The changes
+    /// below the page stay in memory and are copied. Returns false when the damage was known and an
+    /// operation needs the page all the same.
     pub(crate) fn goes_without(&mut self, page: LogicalPage, error: &EngineError) -> bool {
         if self.claim_cannot_go_on() {
             return true;
@@ -766,12 +775,12 @@ impl Engine {
         let is_new = self.planner.unreadable.insert(page, error.clone()).is_none();
         let target = self.planner.target.take();
         let place = target.map(|target| self.place_of(target.table, &target.key));
-        // A neighbour's merge may have wanted it.
+        // A neighbour's merge may have wanted the page.
         let Some(Ok(at)) = place else { return is_new };
         is_new || self.planner.unreadable.insert(at.page, error.clone()).is_none()
     }
 
-    /// Why a page does not read that changes wait for, if there is one.
+    /// Error of an unreadable page that changes wait for, if there is one.
     pub(crate) fn unreadable_error(&self) -> Option<EngineError> {
         self.planner.unreadable.values().next().cloned()
     }
@@ -783,8 +792,8 @@ impl Engine {
         }
     }
 
-    /// Where the keys begin that follow a page on the way to the leaf of `key`, if that page does not read;
-    /// none inside when no key of the tree does.
+    /// Key at which the next keys begin behind a page that cannot be read, on the way to the leaf of
+    /// `key`; none where every page on the way can be read, and none inside at the end of the tree.
     pub(super) fn behind_unreadable(&self, table: Table, key: &[u8]) -> Option<Option<Vec<u8>>> {
         let mut page = self.trees.get(table.id as usize)?.root?;
         let mut high = None;
@@ -805,18 +814,18 @@ impl Engine {
         None
     }
 
-    /// Whether nothing that is under way can free a leaf for a merge.
+    /// Whether no job under way can free a leaf for a merge.
     fn is_at_rest(&self) -> bool {
         self.busy.is_empty() && !self.has_installs() && self.durable() >= self.committed
     }
 
     fn must_load_runs(&self) -> bool {
-        // What is loaded while the last checkpoint is made is not covered by it.
+        // A run that is loaded while the last checkpoint is made would not be covered by it.
         let may_load = !self.is_replaying() && !self.is_closing();
         may_load && self.are_runs_due() && !self.must_merge() && !self.goes_before_merges()
     }
 
-    /// Asks for a leaf to be merged as soon as possible: an insert did not fit it.
+    /// Asks for a leaf to be merged as soon as possible: an insert did not fit the leaf.
     pub(crate) fn want_merge(&mut self, table: Table, key: &[u8]) {
         if self.planner.target.is_none() {
             self.planner.target = Some(Target::new(table, key.to_vec(), Reason::Eager));
@@ -824,7 +833,7 @@ impl Engine {
     }
 }
 
-/// A merge that does not end in the page it began with.
+/// A merge whose result takes other pages than the leaf's own.
 pub(super) struct ReshapePlan {
     pub(super) table: Table,
     pub(super) page: LogicalPage,
@@ -834,10 +843,11 @@ pub(super) struct ReshapePlan {
     pub(super) pages: Vec<Built>,
     pub(super) dropped: Vec<Vec<u8>>,
     pub(super) old: Vec<OldBase>,
-    /// What did not merge of the leaf: its last pages hold that as it was, for keys from its low fence on.
+    /// The part of the leaf that did not merge: its last pages hold this part as it was, for keys from
+    /// its low fence on.
     pub(super) rest: Option<OldBase>,
     pub(super) grown: i64,
-    /// Bytes of deltas that go with it.
+    /// Bytes of deltas that go when it is installed.
     pub(super) frees: usize,
     /// Whether the leaf is written even if no neighbour joins it.
     pub(super) is_due: bool,

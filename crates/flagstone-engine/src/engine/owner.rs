@@ -1,9 +1,10 @@
-//! Whom a handle belongs to.
+//! The owner of a handle.
 //!
-//! Tables, transactions and snapshots are named by numbers that begin alike in every database. So what is handed
-//! out says who gave it out: no two engines of a process are the same owner, the same database opened again
-//! among them. Transactions have numbers that no other engine gives. A table outlives the session: a database has
-//! an identity of its own on flash, by which it knows its tables when it is opened again.
+//! Tables, transactions and snapshots are named by numbers that begin alike in every database. So every
+//! handle names the engine that gave it out: no two engines of a process are the same owner, and
+//! neither are two sessions of the same database. Transactions have numbers that no other engine gives.
+//! A table outlives the session: a database has an identity of its own on flash, by which it knows its
+//! tables when it is opened again.
 
 use std::hash::{BuildHasher as _, RandomState};
 use std::num::NonZeroU64;
@@ -11,7 +12,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 
 use crate::lock::Xid;
 
-/// An engine, or a kept snapshot, among all of this process.
+/// An engine, or a named snapshot, among all of this process.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub(crate) struct Owner(NonZeroU64);
 
@@ -50,16 +51,16 @@ impl Identity {
     }
 }
 
-/// Who gives out tables.
+/// Owner that gives out tables.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct TableOwner {
     pub(crate) owner: Owner,
-    /// Its database, if that knows its tables again.
+    /// Identity of its database, if the database knows its tables again.
     pub(crate) database: Option<Identity>,
 }
 
 impl TableOwner {
-    /// Whoever keeps its tables to itself.
+    /// An owner that keeps its tables to itself.
     pub(crate) fn alone() -> Self {
         Self { owner: Owner::unique(), database: None }
     }

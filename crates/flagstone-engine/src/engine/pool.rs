@@ -1,17 +1,17 @@
-//! Page frames in memory: images of leaves, inner nodes and spilled pages, and which of them leaves
-//! next.
+//! Page frames in memory: images of leaves, inner nodes and spilled pages, and the choice of the next
+//! frame to leave.
 //!
-//! Owns the frames; their order is that of a policy ([`Replacement`]) among leaves, of last use among
-//! inner nodes. Never does I/O, never decides what a page means.
+//! Owns the frames. Their order is a policy's ([`Replacement`]) among leaves, and the order of last use
+//! among inner nodes. Never does I/O, never decides the meaning of a page.
 //!
 //! Invariants:
 //! - **P1** `bytes()` is the memory of all frames and never counts a frame twice.
-//! - **P2** A frame that is ahead of flash is never evicted: its owner writes it first. An inner
-//!   node is no exception to being droppable: what its base lacks stands in the tree's structure
-//!   deltas, so it is never marked ahead.
+//! - **P2** A frame that is ahead of flash is never evicted: its owner writes it first. An inner node
+//!   can always be dropped, too: its missing separators stand in the tree's structure deltas, so an
+//!   inner node is never marked ahead.
 //! - **P3** Leaves leave before inner nodes, since every search walks the latter; but the last few
-//!   leaves stay, or the one just read would be gone before it is used. For room that is kept free alone
-//!   they stay even where there is no inner node to go in their place.
+//!   leaves stay, or a page just read would be gone before it is used. Where memory is only kept free
+//!   for later, they stay even if there is no inner node to go in their place.
 
 use std::cell::Cell;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
@@ -54,10 +54,11 @@ pub(crate) struct Frame {
     pub(crate) image: Vec<u8>,
     /// Changes that flash lacks; none for a clean copy.
     pub(crate) ahead: Option<Ahead>,
-    /// The version on flash, where it takes appends: the image is what it holds, unless it is ahead.
+    /// The version on flash, where it takes appends: the image equals its content, unless the frame is
+    /// ahead.
     pub(crate) version: Option<Box<PageInfo>>,
     class: Class,
-    /// Used by a reader that changes nothing: counts as used last once somebody asks.
+    /// Used by a reader that changes nothing: counts as used last as soon as the order is asked.
     is_used: AtomicBool,
 }
 
@@ -67,7 +68,7 @@ impl Frame {
         Self { page, lsn, image, ahead: None, version: None, class, is_used }
     }
 
-    /// Memory of it (P1).
+    /// Memory of the frame (P1).
     fn size(&self) -> usize {
         let version = if self.version.is_some() { size_of::<PageInfo>() } else { 0 };
         frame_size(self.image.capacity()) + version
@@ -83,10 +84,10 @@ pub(crate) enum Class {
     Inner,
 }
 
-/// What operations asked for of leaves: base copies, or changes that wait for one.
+/// Operations' requests for leaves: base copies, or changes that wait for one.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) struct References {
-    /// Served, in the end.
+    /// Requests served, in the end.
     pub(crate) found: u64,
     /// Pages that had to be read first.
     pub(crate) missed: u64,
@@ -100,7 +101,8 @@ const FRAME_OVERHEAD: usize =
 /// order: the next change finds room, and merges begin before frames have to make some.
 const SLACK_SHARE: usize = 16;
 
-/// Leaves that stay however many inner nodes there are: one a reader and a merge with its siblings.
+/// Leaves that stay however many inner nodes there are: one for a reader, and a merge's leaf with its
+/// siblings.
 pub(crate) const LEAVES_MIN: usize = 4;
 
 /// Memory of a frame whose image has `image_size` bytes.
@@ -114,11 +116,11 @@ pub(crate) struct Pool {
     index: HashMap<LogicalPage, u32>,
     frames: Vec<Frame>,
     free: Vec<u32>,
-    /// Of leaves, of inner nodes.
+    /// Orders of leaves and of inner nodes.
     orders: [Box<dyn Places>; 2],
-    /// Memory that stays free as long as a policy has victims that it likes to give.
+    /// Memory that stays free as long as a policy has victims that it gives readily.
     slack: usize,
-    /// What the device takes for a page, for policies that weigh reads against writes.
+    /// Device time for a page, for policies that weigh reads against writes.
     pub(crate) costs: PageCosts,
     /// Pages that left a moment ago.
     pub(crate) ghosts: Ghosts,
@@ -138,8 +140,8 @@ pub(crate) struct Pool {
     allows_shared_reads: bool,
 }
 
-/// Glances that a thread counts before it tells: a counter that all of them write would be what they
-/// wait for.
+/// Shared reads that a thread counts before it adds them to the common counter: threads that all write
+/// one counter would wait for each other.
 const SHARED_READS: u8 = 64;
 
 thread_local! {
@@ -233,7 +235,7 @@ impl Pool {
         self.shared_misses.fetch_add(1, Ordering::Relaxed);
     }
 
-    /// Counts what readers that change nothing have found and missed.
+    /// Counts hits and misses of readers that change nothing.
     pub(crate) fn count_shared_reads(&mut self) {
         let found = std::mem::take(self.shared_hits.get_mut());
         let missed = std::mem::take(self.shared_misses.get_mut());
@@ -254,7 +256,7 @@ impl Pool {
         self.order(index.0).set_dirty(index.0, true);
     }
 
-    /// Takes note of the version on flash that a frame is a copy of, if it takes appends.
+    /// Notes the version on flash that a frame is a copy of, if the version takes appends.
     pub(crate) fn set_version(&mut self, index: FrameIndex, info: &PageInfo) {
         let frame = &mut self.frames[index.0 as usize];
         let before = frame.size();
@@ -274,7 +276,8 @@ impl Pool {
         self.order(index.0).set_dirty(index.0, false);
     }
 
-    /// Changes an image in place; what it is complete to rises only when `change` did something.
+    /// Changes an image in place; the LSN that it is complete to rises only when `change` did
+    /// something.
     pub(crate) fn update<R>(
         &mut self,
         index: FrameIndex,
@@ -330,7 +333,7 @@ impl Pool {
         FrameIndex(index)
     }
 
-    /// Drops the frame of `page`, whatever it holds.
+    /// Drops the frame of `page`, even one that is ahead of flash.
     pub(crate) fn remove(&mut self, page: LogicalPage) -> bool {
         let Some(index) = self.index.remove(&page) else { return false };
         self.order(index).remove(index);
@@ -341,7 +344,7 @@ impl Pool {
         true
     }
 
-    /// An operation found what it asked for of a leaf.
+    /// An operation found the leaf's base or changes that it asked for.
     pub(crate) fn note_found(&mut self) {
         self.references.found += u64::from(!self.is_background);
     }
@@ -379,7 +382,7 @@ impl Pool {
         let [leaves, inner] = &mut self.orders;
         let are_last_few = leaves.count() <= LEAVES_MIN + self.kept_leaves;
         match urgency {
-            // Memory that stays free is worth no leaf that somebody is about to use.
+            // Memory that stays free is worth no leaf that an operation is about to use.
             Urgency::Soon if are_last_few => None,
             Urgency::Soon => leaves.victim(urgency),
             Urgency::Now if are_last_few && inner.count() > 0 => inner.victim(urgency),
@@ -397,8 +400,8 @@ impl Pool {
         self.orders[0].tail()
     }
 
-    /// Leaves whose merge is due, by the pages that it writes, from `writes` on; of those that write
-    /// alike the one that frees most first.
+    /// Leaves whose merge is due, by the pages that the merge writes, from `writes` on; among leaves
+    /// with equal writes, the leaf that frees most first.
     pub(crate) fn due_from(
         &self,
         writes: u64,
@@ -406,7 +409,7 @@ impl Pool {
         self.orders[0].due_from(writes)
     }
 
-    /// The changes that wait for a leaf are others, or were used.
+    /// The waiting changes of a leaf are others now, or were used.
     pub(crate) fn note_changes(&mut self, page: LogicalPage, changes: Option<Changes>) {
         match changes {
             Some(changes) => self.orders[0].note_changes(page, changes),
@@ -414,18 +417,18 @@ impl Pool {
         }
     }
 
-    /// What happens from now on is background work, or an operation again.
+    /// The requests from now on are background work, or operations again.
     pub(crate) fn set_background(&mut self, is_background: bool) {
         self.is_background = is_background;
         self.orders[0].set_background(is_background);
     }
 
-    /// Whether what happens now is background work.
+    /// Whether requests are background work now.
     pub(crate) fn is_background(&self) -> bool {
         self.is_background
     }
 
-    /// Largest memory of what the order of leaves knows beside frames, so far.
+    /// Largest memory so far that the order of leaves takes beside frames.
     pub(crate) fn units_bytes_peak(&self) -> usize {
         self.orders[0].bytes_peak()
     }
@@ -498,7 +501,7 @@ mod tests {
         assert_eq!(pool.shrink(0), None);
     }
 
-    /// Goal: whoever reads a page uses it before it leaves, where all others are ahead of flash and
+    /// Goal: a reader uses its page before that page leaves, where all others are ahead of flash and
     /// clean ones leave first. Method: a window of all frames.
     #[test]
     fn a_page_just_read_outlives_frames_that_are_ahead_of_flash() {
@@ -516,8 +519,8 @@ mod tests {
         }
     }
 
-    /// Goal (rule D7): who needs two leaves at a time finds both beside those that are kept for a job. Method: as many
-    /// frames as are planned for, inner nodes among them.
+    /// Goal (rule D7): an operation that needs two leaves at a time finds both beside the leaves that
+    /// are kept for a job. Method: as many frames as are planned for, inner nodes among them.
     #[test]
     fn kept_leaves_leave_room_for_those_of_a_reader() {
         let mut pool = Pool::new(&Options::default());
@@ -534,9 +537,9 @@ mod tests {
         assert!([1, 2, 3, 4, 5].iter().all(is_there), "inner nodes make way");
     }
 
-    /// Goal (rule D7): a leaf just read outlives the wish for free memory, however much of that there is to be beside
-    /// what frames may take, and where no inner node can go in its place. Method: every policy and frames for a path and
-    /// a few leaves; trees of one leaf.
+    /// Goal (rule D7): a leaf just read outlives the wish for free memory, however much memory is to be
+    /// free beside the frames' limit, and where no inner node can go in its place. Method: every policy
+    /// and frames for a path and a few leaves; trees of one leaf.
     #[test]
     fn a_page_just_read_outlives_the_wish_for_free_memory() {
         for replacement in Replacement::ALL {
@@ -555,8 +558,9 @@ mod tests {
         }
     }
 
-    /// Goal: two that read a page each in turns both come to use it, although all others are used again and again.
-    /// Method: every policy; what was read before the last page is there when the last one has come.
+    /// Goal: two clients that read a page each in turns both come to use it, although all others are
+    /// used again and again. Method: every policy; the page before the last one is still there when the
+    /// last one has come.
     #[test]
     fn a_page_just_read_outlives_frames_that_are_used_again() {
         for replacement in Replacement::ALL {

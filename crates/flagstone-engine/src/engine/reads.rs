@@ -1,16 +1,16 @@
 //! Reads of pages that are under way.
 //!
-//! Owns who asked when. A page that changes makes what was asked for before worthless; what is
-//! asked for later is not held up by it, however many reads of the page overlap (rule D15). Reads begin
-//! under a shared latch too; pages change under the exclusive one.
+//! Owns the reads that were asked for, and their order. When a page changes, the reads of it that were
+//! asked for before become worthless; later reads are not held up by them, however many reads of the
+//! page overlap (rule D15). Reads begin under a shared latch too; pages change under the exclusive one.
 
 use flagstone_space::LogicalPage;
 use hashbrown::HashMap;
 
 use crate::sync::Mutex;
 
-/// Order in which reads of pages were asked for: what was asked for before a page changed brings
-/// nothing (rule D15), and what was asked for later is not held up by it.
+/// Order in which reads of pages were asked for: a read from before a change of its page is thrown away
+/// (rule D15), and it does not hold up later reads.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct ReadNumber(u64);
 
@@ -18,7 +18,7 @@ pub struct ReadNumber(u64);
 #[derive(Clone, Copy, Debug, Default)]
 struct Outstanding {
     count: u32,
-    /// The page changed: what reads asked for before this one bring is thrown away.
+    /// The page changed: the results of reads asked for before this one are thrown away.
     fresh: ReadNumber,
 }
 
@@ -42,7 +42,7 @@ impl Reads {
         number
     }
 
-    /// Ends a read of `page`; true when what it brought is stale.
+    /// Ends a read of `page`; true when its result is stale.
     pub fn end(&mut self, page: LogicalPage, number: ReadNumber) -> bool {
         let pages = &mut self.0.get_mut().pages;
         let Some(read) = pages.get_mut(&page) else { return false };
@@ -63,7 +63,7 @@ impl Reads {
     }
 }
 
-/// What engines ask that make room before they read: those of the lab.
+/// Questions of engines that make room before they read: the engines of the lab.
 impl Reads {
     /// Whether the page is being read.
     #[must_use]

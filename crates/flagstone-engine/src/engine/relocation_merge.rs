@@ -74,7 +74,7 @@ impl Engine {
 
     /// Folds the deltas that came while a frame was busy.
     pub(crate) fn absorb(&mut self, page: LogicalPage) {
-        // What restart has not put back yet must not count as contained (rule D2).
+        // Changes that restart has not put back yet must not count as contained (rule D2).
         let is_replaying = self.replaying.is_some() || self.replay_cutoff.is_some();
         if is_replaying || !self.folds_commits() || self.busy.contains(&page) {
             return;
@@ -99,8 +99,8 @@ impl Engine {
         }
     }
 
-    /// Whether merges may go to frames: snapshots read what lies on flash, changes that are still on
-    /// flash come before others, and what restart merges has to be written.
+    /// Whether merges may go to frames: snapshots read pages on flash, changes in runs come before
+    /// others, and leaves that restart merges have to be written.
     pub(crate) fn merges_to_frames(&self) -> bool {
         self.options.merge_to == MergeTo::Frame
             && !self.holds_images_ahead()
@@ -166,9 +166,10 @@ impl Engine {
         tree.is_none_or(|tree| tree.deltas.range(range).next().is_some())
     }
 
-    /// A live page is about to be moved: the image that it should be moved as.
+    /// The image with which collection should move a live page.
     ///
-    /// Returns what `image` is when durable deltas were folded in.
+    /// Returns the LSN and the append slots of the folded image, which is then in `image`; none where
+    /// there is nothing to fold.
     pub fn newer_image(
         &mut self,
         page: LogicalPage,
@@ -219,7 +220,7 @@ impl Engine {
     }
 
     fn folds_on_relocation(&self) -> bool {
-        // What restart put back may stand in a log page that is not safe yet (rule D11).
+        // Changes that restart put back may stand in a log page that is not safe yet (rule D11).
         !self.is_poisoned()
             && self.replay_cutoff.is_none()
             && self.options.relocation == crate::options::RelocationFolding::Fold

@@ -1,5 +1,5 @@
-//! Putting the log's tail back: what restart does to the engine. Reading the log, moving mappings
-//! and trimming are the runtime's.
+//! Putting the log's tail back: the engine's part of a restart. Reading the log, moving mappings and
+//! trimming are the runtime's part.
 //!
 //! 1. Everything behind the master record's position is read once: structure changes, the copies of
 //!    the master's cycle, and the changes of later commits, into the trees' deltas. No node is read
@@ -7,8 +7,9 @@
 //! 2. If the changes of later commits do not fit the memory budget, they are forgotten again, the
 //!    catalog is loaded, and the log is read a second time with merges on the way (rule D11).
 //!
-//! A delta put back may be older than its base; it is dropped when the two meet (rule D2). Most are where memory was
-//! full before: restart lets them meet, which reads, before it merges, which writes.
+//! A delta put back may be older than its base; it is dropped when the two meet (rule D2). Where memory
+//! was full before, most deltas are older: restart first lets deltas meet their bases, which only
+//! reads, and merges afterwards, which writes.
 
 use flagstone_space::{GroupId, GroupSpan, LogicalPage, Lsn, Version};
 
@@ -36,14 +37,14 @@ pub(crate) enum Replay {
     CommitsOnly,
 }
 
-/// What the runtime has to do on the space floor for a record.
+/// Changes that a record asks of the space floor.
 #[derive(Debug, Default)]
 pub(crate) struct ReplayEffects {
     /// The group's pages are current.
     pub(crate) group: Option<GroupId>,
-    /// Pages of that group, as far as they are named.
+    /// Pages of that group, as far as the record names them.
     pub(crate) pages: Vec<GroupSpan>,
-    /// Pages that went, if what they hold is older than the record.
+    /// Pages that went, if their content is older than the record.
     pub(crate) trims: Vec<LogicalPage>,
 }
 
@@ -72,11 +73,11 @@ const NOT_KEPT: Corruption =
     Corruption { page: None, check: "LSN that the log could not have at its place" };
 
 impl Engine {
-    /// Takes over what the master record says.
+    /// Takes over the state of the master record.
     ///
     /// # Errors
     ///
-    /// LSNs that no session gives.
+    /// LSNs that no session can have given.
     pub(crate) fn resume(&mut self, master: &Master, last: Lsn) -> Result<(), Corruption> {
         self.cycle.resume(master.cycle);
         self.recovered = last;
@@ -106,7 +107,8 @@ impl Engine {
         self.read_floors()
     }
 
-    /// Recomputes the floors from LSNs that were read: places between versions that were folded are damage.
+    /// Recomputes the floors from LSNs that were read: an LSN between versions that were folded is
+    /// damage.
     fn read_floors(&mut self) -> Result<(), Corruption> {
         if self.take_floors() || self.bugs.has(SeededBug::FrontierBetween) {
             Ok(())
@@ -149,7 +151,8 @@ impl Engine {
             Record::Install(install) if is_first && !self.bugs.has(SeededBug::SkipInstalls) => {
                 self.replay_install(lsn, install, &mut effects)?;
             }
-            // The cut may have taken the marker of a commit that a flag made: no later one tells.
+            // The cut may have taken the marker of a commit that a flag made: no later record tells of
+            // that commit.
             Record::Claimed { group, lowest, spans } if is_first => {
                 let mut pages = Vec::new();
                 for span in spans.iter() {
@@ -169,8 +172,8 @@ impl Engine {
         Ok(effects)
     }
 
-    /// Pages may hold changes of a commit at `lsn` that the log does not have: what was changed before
-    /// and after it is not folded (Q2 of claims, R4 of runs).
+    /// Pages may hold changes of a commit at `lsn` that the log does not have: changes from before that
+    /// LSN are not folded with changes from after it (Q2 of claims, R4 of runs).
     fn keep_apart(&mut self, lsn: Lsn) -> Result<(), Corruption> {
         if self.bugs.has(SeededBug::ClaimFolded) {
             return Ok(());
@@ -310,12 +313,13 @@ impl Engine {
         self.read_floors()
     }
 
-    /// Whether what was put back so far exceeds the budget.
+    /// Whether the changes put back so far exceed the budget.
     pub(crate) fn replay_overflows(&self) -> bool {
         self.deltas_size > self.replay_size_max()
     }
 
-    /// The next leaf behind `at` that something was put back for, by its table and a key, and its page; none at the end.
+    /// The next leaf behind `at` with changes that restart put back, by its table and a key, and its
+    /// page; none at the end.
     pub(crate) fn next_to_meet(
         &mut self,
         at: &mut MeetPoint,
@@ -341,7 +345,7 @@ impl Engine {
         Ok(None)
     }
 
-    /// Changes meet the leaf of `key`: what it holds is dropped (rule D2).
+    /// Changes meet the leaf of `key`: changes that the leaf already holds are dropped (rule D2).
     pub(crate) fn meet_leaf(&mut self, table: Table, key: &[u8]) -> Step<()> {
         let index = self.leaf_for(table, Seek::At(key))?;
         let frame = self.pool.frame(index);
@@ -351,7 +355,7 @@ impl Engine {
         Ok(())
     }
 
-    /// The base of `page` is read again: there is more of it on flash.
+    /// The base of `page` will be read again: flash has a later state of it.
     pub(crate) fn forget_base(&mut self, page: LogicalPage) {
         self.pool.remove(page);
     }
@@ -372,12 +376,14 @@ impl Engine {
         self.deltas_size > self.limits.deltas_soft
     }
 
-    /// Whether more is left at the end than a checkpoint may have to copy: the log has no room for more (rule D7).
+    /// Whether more changes are left at the end than a checkpoint may have to copy: the log has no room
+    /// for them (rule D7).
     pub(crate) fn exceeds_copies(&self) -> bool {
         self.options.compaction == Compaction::Copy && self.packed_size > self.view.copies_max()
     }
 
-    /// Changes take no more memory than a map takes that was filled in order: those that met their leaves left gaps.
+    /// Packs the deltas into maps as small as maps filled in order: deltas that met their leaves left
+    /// gaps.
     pub(crate) fn pack_deltas(&mut self) {
         let ids: Vec<_> = self.trees.iter().map(|tree| tree.id as usize).collect();
         for id in ids {
@@ -389,7 +395,8 @@ impl Engine {
         }
     }
 
-    /// Whether what was put back so far takes more than all the memory, with what spilled and will be loaded.
+    /// Whether the changes put back so far take more than all the memory, together with spilled changes
+    /// that will be loaded.
     pub(crate) fn replay_fills_memory(&self) -> bool {
         self.deltas_size + self.runs.pages_to_stay() * self.payload_size > self.options.memory
     }
@@ -399,8 +406,8 @@ impl Engine {
         self.runs.allow_unloading();
     }
 
-    /// Pages of runs that have to be loaded before a close, since a session which only reads might have no memory for
-    /// them: all or none.
+    /// Pages of runs that have to be loaded before a close, since a session which only reads might have
+    /// no memory for them: either all waiting pages or none.
     pub(crate) fn pages_to_load(&mut self) -> usize {
         let waiting = self.runs.pages_left();
         let loaded = ((waiting * self.payload_size) as f64 * UNPACKED_MAX) as usize;
@@ -429,15 +436,15 @@ impl Engine {
         self.replaying.is_some()
     }
 
-    /// A number that a page gave up while commits are put back. Images are complete to less than the
-    /// record that frees it, which would free it again if it were replayed after another owner had
-    /// written it: it stays taken until the end.
+    /// Holds a number that a page gave up while commits are put back. New images are complete to less
+    /// than the record that frees the number; if the record were replayed after a new owner had written
+    /// such an image, it would free the owner's page. So the number stays taken until the end.
     pub(crate) fn hold_number(&mut self, page: LogicalPage) {
         self.held_numbers.push(page);
     }
 
-    /// Above this, changes are merged to make room. Until users come, no frames need theirs: what a checkpoint
-    /// has room to copy need not be merged for it.
+    /// Above this size, changes are merged to make room. Until users come, frames do not need their
+    /// share, and changes that a checkpoint has room to copy need not be merged for it.
     pub(super) fn merges_above(&self) -> usize {
         match self.is_opening && !self.exceeds_copies() {
             true => self.replay_size_max(),
@@ -450,11 +457,11 @@ impl Engine {
         self.is_opening = false;
     }
 
-    /// Restart is complete; the numbers that were held until now.
+    /// Restart is complete; returns the numbers that were held until now.
     pub(crate) fn end_replay(&mut self) -> Vec<LogicalPage> {
         (self.replaying, self.is_opening) = (None, true);
         if self.has_deltas() {
-            // What merging them gives back is not known either.
+            // How many pages their merges give back is not known either.
             self.growth.committed(self.growth_waiting());
         }
         self.cycle.count_replayed(self.deltas_size);
@@ -474,7 +481,7 @@ mod tests {
     use crate::testing::Database;
     use crate::{Budget, Options};
 
-    /// A commit of these changes was found in the log; false when it is damage.
+    /// Takes the changes of a commit found in the log; false when they are damage.
     fn replayed<'a>(
         engine: &mut Engine,
         table: Table,
@@ -496,8 +503,9 @@ mod tests {
         engine.replay(&Master::default(), Replay::All, lsn, &record).is_ok()
     }
 
-    /// Goal: what restart put back is merged for want of memory when users come, not before: its checkpoint,
-    /// where that cannot wait, copies. Method: more changes than their share, in memory that has room.
+    /// Goal: changes that restart put back are merged for want of memory when users come, not before:
+    /// its checkpoint, where that cannot wait, copies them. Method: more changes than their share, in
+    /// memory that has room.
     #[test]
     fn nothing_is_merged_for_memory_before_users_come() {
         let profile = Profile::named("slc-2k").unwrap();
@@ -518,8 +526,8 @@ mod tests {
         assert_eq!(engine.merges_above(), share);
     }
 
-    /// Goal: a copy of a change says an LSN that the log can have had (rule D17 holds whatever was read). Method: copies
-    /// from above the cutoff, whose checksums hold, and one at it.
+    /// Goal: a copy of a change has an LSN that the log can have had (rule D17 holds for every record
+    /// that is read). Method: copies from above the cutoff, whose checksums hold, and one at it.
     #[test]
     fn copies_from_above_the_cutoff_are_damage() {
         let profile = Profile::named("slc-2k").unwrap();

@@ -1,26 +1,28 @@
-//! RunCommits commits: changes all over a table that is larger than memory, many pages of them in one transaction.
+//! Run commits: commits with changes all over a table larger than memory, many pages of changes in one
+//! transaction.
 //!
-//! Merged as memory takes them, each of its leaves would be written for a few changes. Such a transaction
-//! leaves memory before its commit, as one that is larger than memory does: sorted pages take the place of the log.
-//! Its run waits, and those of others with it, until they are as much as a share of the leaves; then leaf after leaf
-//! is written, in key order, for what all of them have for it.
+//! If memory took such changes and merged them, each leaf would be written for a few changes. So such a
+//! transaction leaves memory before its commit, as one larger than memory does: sorted pages take the
+//! place of the log. Its run waits, together with the runs of others, until these runs are as large as
+//! a share of the leaves. Then leaf after leaf is written, in key order, with the changes that all runs
+//! have for it.
 //!
 //! ```text
 //!  commit ──▶ is worth a run? ──no──▶ by the log, changes stay in memory
 //!                    │ yes
 //!                    ▼
 //!             changes leave memory ──▶ the record names the run ──▶ it waits
-//!                                                                      │ somebody asks for what it holds, or runs
+//!                                                                      │ a read needs its changes, or runs
 //!                                                                      ▼ take their share of the pages
 //!                                                     loaded in key order, merged, trimmed
 //! ```
 //!
 //! Invariants:
-//! - **B1** Runs wait as long as nobody asks: whoever reads what they hold has all of them loaded, and for a while
-//!   commits go by the log.
-//! - **B2** What waits is bounded by the pages of the leaves, by memory, which can hold half as much again, and a page
-//!   of each run beside all else, and by the record of a checkpoint, which names them all. Where it may not grow,
-//!   commits go by the log.
+//! - **B1** Runs wait as long as no read needs them: the first read of a key inside a waiting run has
+//!   all runs loaded, and for a while commits go by the log.
+//! - **B2** Waiting runs are bounded by the pages of the leaves; by memory, which can hold half as much
+//!   again, and a page of each run beside all else; and by the record of a checkpoint, which names them
+//!   all. Where they may not grow, commits go by the log.
 
 use super::merge::{Job, Next};
 use super::transaction::split_private_key;
@@ -29,39 +31,39 @@ use crate::delta::KeyRange;
 use crate::lock::Xid;
 use crate::options::CommitBy;
 
-/// Pages' worth of changes, in memory, that a transaction has at least: what it leaves free of its last page, and the
-/// names of its pages, are little beside that.
+/// Least size of such a transaction's changes in memory, in pages: the free rest of its last page, and
+/// the names of its pages, are little beside that.
 const PAGES_MIN: usize = 16;
 
-/// Commits of that size that go by the log after somebody has asked for what runs hold.
+/// Commits of that size that go by the log after a read has asked for runs.
 const PAUSE: u32 = 64;
 
-/// Runs wait until their pages are one part in this many of the leaves', which are merged one after the other: when
-/// its turn comes, changes of its own size wait for a leaf.
+/// Runs wait until their pages are one part in this many of the leaves' pages. Leaves are merged one
+/// after the other: when its turn comes, changes of its own size wait for a leaf.
 const WAITING_SHARE: u64 = 2;
 
-/// A page of each run takes at most one part in this many of the memory for deltas: that much may have to be loaded for
-/// one key.
+/// A page of each run takes at most one part in this many of the memory for deltas: one key may need
+/// that many pages loaded.
 const RUNS_SHARE: usize = 4;
 
-/// Reads that look for changes beside their tables before runs wait no longer.
+/// Reads that look into runs beside their tables before runs wait no longer.
 const READS_MAX: u32 = 10_000;
 
 /// Places at which a transaction's changes are looked at.
 const PLACES: usize = 16;
 
-/// Part of what may wait above which leaves are merged for it.
+/// Part of the waiting runs' bound above which leaves are merged for them.
 const MERGED_ABOVE: f64 = 0.8;
 
-/// Pages of a part of their runs: a key loads no more.
+/// Pages of a part of such a run: a key loads no more.
 pub(super) const PART_PAGES: usize = 1;
 
-/// Who commits by a run, and whether runs wait.
+/// The transactions that commit by a run, and whether runs wait.
 #[derive(Debug, Default)]
 pub(crate) struct RunCommits {
     /// Transactions whose changes leave memory before their commit.
     leaving: Vec<Xid>,
-    /// Somebody needs what runs hold.
+    /// A read needs changes that runs hold.
     is_asked: bool,
     /// Commits yet to come that go by the log.
     pause: u32,
@@ -72,15 +74,15 @@ pub(crate) struct RunCommits {
 /// How changes of a transaction lie in its tables, as far as they were looked at.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Spread {
-    /// Private key up to which they were.
+    /// Private key up to which they were looked at.
     looked: Vec<u8>,
     places: usize,
-    /// Of these, where the next change has another leaf.
+    /// Number of these places where the next change has another leaf.
     alone: usize,
 }
 
 impl Engine {
-    /// Passes when the changes of `xid` are where its commit takes them from.
+    /// Passes when the changes of `xid` are ready for its commit, in memory or in runs.
     ///
     /// # Errors
     ///
@@ -99,7 +101,7 @@ impl Engine {
             match self.is_scattered(xid) {
                 Ok(true) => {}
                 Err(stop @ (Stop::Miss(_) | Stop::Wait(_))) => return Err(stop),
-                // The log takes what a page that does not read says nothing of.
+                // The log takes the changes if a page that cannot be read leaves the question open.
                 Ok(false) | Err(Stop::Error(_)) => {
                     self.transaction(xid)?.stays = true;
                     return Ok(());
@@ -134,8 +136,8 @@ impl Engine {
             && self.has_room_to_claim(pages)
     }
 
-    /// Whether most changes of `xid` are alone at their leaves, as far as a few places tell. Goes on where it stopped for
-    /// a node.
+    /// Whether most changes of `xid` are alone at their leaves, by a sample of a few places. After a
+    /// stop for a node, goes on where it stopped.
     fn is_scattered(&mut self, xid: Xid) -> Step<bool> {
         loop {
             let own = self.transaction(xid)?;
@@ -161,7 +163,7 @@ impl Engine {
         Ok(2 * spread.alone > spread.places)
     }
 
-    /// What waits, of what may wait (B2).
+    /// Waiting runs, as a fraction of their bound (B2).
     fn waiting(&self) -> f64 {
         let keys = self.runs.waiting_count() * RUNS_SHARE * self.payload_size;
         let in_memory = keys as f64 / self.limits.deltas_hard as f64;
@@ -169,21 +171,21 @@ impl Engine {
         pages.max(in_memory).max(self.waiting_part())
     }
 
-    /// Pages of runs that may wait: a share of the leaves', where memory can hold them all.
+    /// Pages of runs that may wait: a share of the leaves' pages, as far as memory can hold them all.
     fn waiting_pages_max(&self) -> u64 {
         let pages = |bytes: usize| (bytes / self.payload_size / 2) as u64;
         let (least, most) = (self.limits.deltas_hard, self.options.memory);
         (self.leaf_pages() / WAITING_SHARE).clamp(pages(least.min(most)), pages(most))
     }
 
-    /// Pages that are no run's, about.
+    /// Approximate number of pages that belong to no run.
     fn leaf_pages(&self) -> u64 {
         self.used_pages().saturating_sub(self.runs.page_count() as u64)
     }
 
-    /// Whether runs that a checkpoint would let go of take as many pages as those that wait may.
+    /// Whether the runs that a checkpoint would free take more pages than the bound of waiting runs.
     pub(super) fn are_loaded_many(&self) -> bool {
-        // A restart finds them waiting.
+        // A restart finds these runs waiting.
         self.runs.loaded_pages() > self.waiting_pages_max()
     }
 
@@ -193,7 +195,7 @@ impl Engine {
         if is_waiting { self.limits.deltas_hard / RUNS_SHARE } else { 0 }
     }
 
-    /// Somebody needs what runs hold.
+    /// A read needs changes that runs hold.
     pub(crate) fn ask_for_runs(&mut self) {
         if !self.runs.is_empty() {
             self.run_commit.is_asked = true;
@@ -201,8 +203,8 @@ impl Engine {
         }
     }
 
-    /// There is no room beside runs: they are loaded, and a checkpoint lets go of their pages. False when no room comes
-    /// of that.
+    /// There is no room beside runs: they are loaded, and a checkpoint frees their pages. False when
+    /// that makes no room.
     pub(super) fn hurry_runs(&mut self) -> bool {
         self.ask_for_runs();
         let is_loading = !self.runs.is_empty() && !self.is_out_of_pages();
@@ -217,7 +219,8 @@ impl Engine {
         self.run_commit.is_asked
     }
 
-    /// Somebody reads beside runs that wait, or what one of them holds. Each read has to look.
+    /// A read looks into waiting runs beside its table, or needs a part that is not loaded. Each read
+    /// has to look.
     pub(super) fn note_run_read(&mut self, is_left: bool) {
         self.run_commit.reads += 1;
         if is_left || self.run_commit.reads > READS_MAX {
@@ -225,7 +228,7 @@ impl Engine {
         }
     }
 
-    /// Nothing waits any more.
+    /// No run waits any more.
     pub(super) fn note_all_loaded(&mut self) {
         (self.run_commit.is_asked, self.run_commit.reads) = (false, 0);
     }
@@ -243,8 +246,8 @@ impl Engine {
         is_open && !self.runs.is_empty() && self.waiting() > MERGED_ABOVE
     }
 
-    /// Takes a part of the changes out of memory of a transaction that commits by a run. Where there is no room for
-    /// them the log takes the rest.
+    /// Takes a part of the changes of a transaction that commits by a run out of memory. Where there is
+    /// no room for a run, the log takes the rest.
     pub(super) fn run_commit_step(&mut self) -> Step<Next> {
         while let Some(xid) = self.run_commit.leaving.last().copied() {
             let own = self.transactions.get(&xid);

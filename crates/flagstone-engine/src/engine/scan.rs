@@ -114,10 +114,10 @@ struct Part {
 }
 
 impl Engine {
-    /// Appends rows of `range` as transaction `xid` sees them: those of one leaf, at most `limit`.
+    /// Appends rows of `range` as transaction `xid` sees them: the rows of one leaf, at most `limit`.
     ///
-    /// Returns what is left of the range, none at its end. Locks the whole range first, so that no
-    /// key can appear in it (rule D13).
+    /// Returns the rest of the range, none at its end. Locks the whole range first, so that no key can
+    /// appear in it (rule D13).
     ///
     /// # Errors
     ///
@@ -185,7 +185,7 @@ impl Engine {
         Ok(deliver(rows, part.range, range, direction, limit, out))
     }
 
-    /// The leaf at the near end of `range`, and what of the range it answers.
+    /// The leaf at the near end of `range`, and the part of the range that it answers.
     fn part_of(
         &mut self,
         table: Table,
@@ -282,7 +282,7 @@ pub(super) fn clip(range: &ScanRange, low: &[u8], high: Option<&[u8]>) -> ScanRa
     ScanRange { low: range.low.as_slice().max(low).to_vec(), high: high.map(<[u8]>::to_vec) }
 }
 
-/// Hands rows over and says what is left of the range.
+/// Hands rows over and returns the rest of the range.
 fn deliver(
     mut rows: Vec<Row>,
     part: ScanRange,

@@ -1,15 +1,16 @@
 //! Reads that change nothing of the engine, so that several threads do them at a time.
 //!
-//! Owns the short way for snapshots: everything is in memory, the rows have no changes waiting or few.
-//! Never decides anything: where a page is missing it names it, and where an order of frames has to learn
-//! of each use it gives nothing; the caller then asks the engine in the ordinary way.
+//! Owns the short way for snapshots: all pages are in memory, and few changes or none wait for the
+//! rows. Never decides anything: where a page is missing it names the page, and where an order of
+//! frames has to learn of each use it gives nothing; the caller then asks the engine in the ordinary
+//! way.
 //!
-//! - **V1** What a shared read gives is what [`Engine::get_snapshot`] or [`Engine::scan_snapshot`] would give
-//!   at the same moment.
+//! - **V1** A shared read gives the result that [`Engine::get_snapshot`] or [`Engine::scan_snapshot`]
+//!   would give at the same moment.
 //! - **V2** A frame that a shared read used is as recently used as any: it is marked, and moves when the
 //!   pool looks for one to evict.
-//! - **V3** A page that is missing was noted as being read in the same shared read: a change of it after that
-//!   makes the read worthless, as for any other (rule D15).
+//! - **V3** A missing page was noted as being read within the same shared read: a later change of the
+//!   page makes the read worthless, like any other read (rule D15).
 
 use flagstone_space::Lsn;
 
@@ -59,7 +60,7 @@ impl LeafRows {
         self.end - self.next
     }
 
-    /// Takes the rows of a leaf that lie in `range`; what is left of the range beyond the leaf.
+    /// Takes the rows of a leaf that lie in `range`; returns the rest of the range beyond the leaf.
     pub(crate) fn take_from(
         &mut self,
         view: &NodeView<'_>,
@@ -206,8 +207,8 @@ impl Engine {
         Ok(index)
     }
 
-    /// The rows of the leaf at the near end of `range`, as the snapshot sees them, and what is left of
-    /// the range; none when that takes more than a shared read.
+    /// The rows of the leaf at the near end of `range`, as the snapshot sees them, and the rest of the
+    /// range; none when that takes more than a shared read.
     pub(crate) fn read_leaf_shared(
         &self,
         snapshot: SnapshotId,
@@ -252,7 +253,7 @@ mod tests {
         format!("key{number:05}").into_bytes()
     }
 
-    /// Goal: a shared read serves what is in memory, and gives way where it has to.
+    /// Goal: a shared read serves rows from memory, and gives way where it has to.
     #[test]
     fn a_shared_read_needs_everything_in_memory() {
         let profile = Profile::named("slc-2k").unwrap().with_block_count(96).unwrap();
@@ -277,8 +278,8 @@ mod tests {
         assert!(matches!(missed, Err(Some(Fetch::Page(..)))), "its leaf left memory: {missed:?}");
     }
 
-    /// Goal (V3): what changes after a shared read missed it is not read by it. Method: a merge between the
-    /// shared read and what it brings.
+    /// Goal (V3): a shared read missed a page, and the page changes: the old version is not read.
+    /// Method: a merge between the shared read and the end of its page read.
     #[test]
     fn a_page_that_changes_after_a_shared_read_missed_it_is_read_again() {
         let profile = Profile::named("slc-2k").unwrap().with_block_count(96).unwrap();

@@ -1,8 +1,8 @@
-//! Snapshots: reads at one durable commit that never wait for anybody.
+//! Snapshots: reads at one durable commit that never wait for another transaction.
 //!
-//! While a snapshot lives, a merge that would bury what it reads keeps the old leaf: its page is
-//! pinned on flash and the merged deltas move aside with it. A reader looks for the oldest kept
-//! leaf that is young enough, else reads the current one. When kept leaves take more than their
+//! While a snapshot lives, a merge that would bury versions that the snapshot reads keeps the old leaf:
+//! its page is pinned on flash, and the merged deltas move aside with it. A reader looks for the oldest
+//! kept leaf that is young enough, else reads the current one. When kept leaves take more than their
 //! share of memory, or the device needs their pages, the oldest snapshot ends with a typed error.
 
 use std::collections::VecDeque;
@@ -19,11 +19,11 @@ use crate::error::EngineError;
 use crate::node::NodeView;
 use crate::sync::Mutex;
 
-/// Names a snapshot; the younger, the larger.
+/// Names a snapshot; the younger the snapshot, the larger its number.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct SnapshotId {
     number: u64,
-    /// The commit that it reads at.
+    /// The commit that the snapshot reads at.
     lsn: Lsn,
     owner: Owner,
 }
@@ -45,7 +45,8 @@ struct OldImage {
 pub(crate) struct Snapshots {
     owner: Owner,
     live: Mutex<Live>,
-    /// Those with smaller numbers that are asked for were ended to free what they hold.
+    /// Snapshots with smaller numbers were ended to free the leaves that they kept: a read of one gets
+    /// the error.
     ended_before: u64,
     images: VecDeque<OldImage>,
     unpins: Vec<PinId>,
@@ -56,7 +57,7 @@ struct Live {
     next: u64,
     /// Oldest first, by number and by LSN: the durable frontier only rises.
     ids: Vec<SnapshotId>,
-    /// Some came or went since the floors were taken.
+    /// Snapshots came or went since the floors were taken.
     has_changed: bool,
 }
 
@@ -85,7 +86,7 @@ impl Snapshots {
         id
     }
 
-    /// The oldest one.
+    /// The oldest snapshot.
     fn first(&self) -> Option<SnapshotId> {
         self.live.lock().ids.first().copied()
     }
@@ -109,8 +110,8 @@ impl Snapshots {
         floors.extend(live.ids.iter().map(|id| id.lsn));
     }
 
-    /// The commit that a snapshot reads at, unless it was ended to free what it holds. One that its owner has ended is
-    /// not looked for: nothing may be read with it.
+    /// The commit that a snapshot reads at, unless the snapshot was ended to free its leaves. A
+    /// snapshot that its own owner has ended is not looked for: nothing can be read with it.
     pub(crate) fn lsn(&self, snapshot: SnapshotId) -> Result<Lsn, EngineError> {
         if snapshot.owner != self.owner {
             return Err(EngineError::NoSnapshot);
@@ -137,7 +138,7 @@ impl Snapshots {
         self.images.iter().any(|image| image.pin == pin)
     }
 
-    /// Pins that nobody needs any more.
+    /// Pins that no snapshot needs any more.
     pub(crate) fn take_unpins(&mut self) -> Vec<PinId> {
         std::mem::take(&mut self.unpins)
     }
@@ -152,10 +153,10 @@ impl Snapshots {
 pub(crate) struct RetainedLeaf {
     low: Vec<u8>,
     high: Option<Vec<u8>>,
-    /// Its page; none when it had never been written.
+    /// Its page; none when the page had never been written.
     pin: Option<(PinId, LogicalPage)>,
     base_lsn: Lsn,
-    /// Snapshots below this LSN need it.
+    /// Snapshots below this LSN need the leaf.
     until: Lsn,
     /// Deltas that the merge folded in.
     pub(crate) deltas: DeltaMap,
@@ -216,7 +217,7 @@ impl Retained {
 }
 
 impl Engine {
-    /// Commits wait from now on: all that was committed is to reach its pages.
+    /// Commits wait from now on: every committed change is to reach its page.
     pub(crate) fn begin_commit_barrier(&mut self) {
         self.commit_barriers += 1;
     }
@@ -225,14 +226,15 @@ impl Engine {
         self.commit_barriers -= 1;
     }
 
-    /// All that left memory is to reach the leaves: pages of it that have to be loaded before.
+    /// Asks for all spilled changes to be merged into leaves. Returns the number of their pages that
+    /// have to be loaded before.
     pub(crate) fn ask_for_all_runs(&mut self) -> usize {
         self.ask_for_runs();
         self.runs.pages_left()
     }
 
-    /// Whether the pages on flash hold everything that was committed. What is left of a table that was dropped
-    /// is nobody's.
+    /// Whether the pages on flash hold every committed change. The rest of a table that was dropped
+    /// does not count.
     pub(crate) fn is_all_in_pages(&self) -> bool {
         let is_still = |tree: &Tree| {
             tree.deltas.is_empty() && tree.structure.is_empty() && tree.reshaping.is_none()
@@ -251,8 +253,8 @@ impl Engine {
     ///
     /// # Errors
     ///
-    /// `Wait::Durable` when frames hold commits that are not durable yet, or older snapshots need what
-    /// a flag has buried.
+    /// `Wait::Durable` when frames hold commits that are not durable yet, or when a claim committed by
+    /// a flag has kept old leaves up to a marker that is not durable yet.
     pub fn begin_snapshot(&mut self) -> Step<SnapshotId> {
         self.snapshot_at_hand().map_err(|upto| {
             self.flush_to = self.flush_to.max(upto);
@@ -269,7 +271,7 @@ impl Engine {
         if self.holds_images_ahead() && self.durable() < self.committed {
             return Err(self.committed);
         }
-        // A flag committed what the snapshot has to see: old leaves are kept up to its marker.
+        // A flag committed changes that the snapshot has to see: old leaves are kept up to its marker.
         let until = self.trees.iter().filter_map(|tree| tree.retained.until_max()).max();
         match until.filter(|until| *until > self.durable()) {
             Some(until) => Err(until),
@@ -282,7 +284,8 @@ impl Engine {
         self.snapshots.lsn(snapshot).map(drop)
     }
 
-    /// Ends a snapshot, under the shared latch; false when something may become free by its end.
+    /// Ends a snapshot, under the shared latch; false, and the snapshot lives on, while old leaves are
+    /// kept that its end may free.
     pub(crate) fn ends_snapshot(&self, snapshot: SnapshotId) -> bool {
         let is_all_current = self.trees.iter().all(|tree| tree.retained.is_empty());
         if is_all_current {
@@ -291,7 +294,7 @@ impl Engine {
         is_all_current
     }
 
-    /// Ends a snapshot; what only it needed becomes free.
+    /// Ends a snapshot; old leaves that only this snapshot needed become free.
     pub fn end_snapshot(&mut self, snapshot: SnapshotId) {
         self.snapshots.live.get_mut().remove(snapshot);
         let oldest = self.snapshots.oldest();
@@ -311,7 +314,7 @@ impl Engine {
         self.snapshots.unpins.extend(pins.map(|(pin, _)| pin));
     }
 
-    /// Ends the oldest snapshot to free what it holds; false when there is none.
+    /// Ends the oldest snapshot to free the leaves that it keeps; false when there is none.
     pub fn end_oldest_snapshot(&mut self) -> bool {
         let Some(id) = self.snapshots.first() else { return false };
         self.snapshots.ended_before = id.number + 1;
@@ -319,7 +322,8 @@ impl Engine {
         true
     }
 
-    /// Ends the oldest snapshot if a checkpoint's record names something that it alone keeps; false when it does not.
+    /// Ends the oldest snapshot if a checkpoint's record names pages or values that it alone keeps;
+    /// false when it names none.
     pub(crate) fn end_snapshot_for_names(&mut self) -> bool {
         let durable = self.durable();
         let oldest = self.snapshots.oldest();
@@ -327,8 +331,8 @@ impl Engine {
         is_of_use && self.end_oldest_snapshot()
     }
 
-    /// Ends the oldest snapshot if it keeps pages of the device, be they values, old leaves or dropped tables; false when
-    /// it keeps none.
+    /// Ends the oldest snapshot if it keeps pages of the device, be they values, old leaves or dropped
+    /// tables; false when it keeps none.
     pub(crate) fn end_snapshot_for_room(&mut self) -> bool {
         let Some(oldest) = self.snapshots.oldest() else { return false };
         let is_kept = |tree: &Tree| {
@@ -340,7 +344,7 @@ impl Engine {
         keeps && self.end_oldest_snapshot()
     }
 
-    /// Whether background work gives pages back, of a snapshot that ends for them if need be.
+    /// Whether background work gives pages back; if need be, the oldest snapshot ends for that.
     pub(crate) fn frees_room(&mut self) -> bool {
         self.has_release() || self.snapshots.has_unpins() || self.end_snapshot_for_room()
     }
@@ -349,8 +353,8 @@ impl Engine {
     ///
     /// # Errors
     ///
-    /// Stops for pages; `SnapshotTooOld` when the snapshot was ended; `NoSnapshot` or `ForeignTable` for one of
-    /// another engine.
+    /// Stops for pages; `SnapshotTooOld` when the snapshot was ended; `NoSnapshot` or `ForeignTable`
+    /// for a snapshot or a table of another engine.
     pub fn get_snapshot(
         &mut self,
         snapshot: SnapshotId,
@@ -404,7 +408,8 @@ impl Engine {
         }
     }
 
-    /// Where a snapshot's scan reads the near end of `part`, and how far that holds.
+    /// The old leaf from which a snapshot's scan reads the near end of `part`, and the range for which
+    /// that holds.
     pub(crate) fn old_leaf_for(
         &mut self,
         table: Table,
@@ -440,12 +445,13 @@ impl Engine {
         leaves.any(|leaf| leaf.pin.is_some_and(|(other, _)| other == pin))
     }
 
-    /// Whether a merge up to `upto` hides_from_snapshot what some snapshot reads.
+    /// Whether a merge up to `upto` buries versions that some snapshot reads.
     pub(crate) fn hides_from_snapshot(&self, upto: Lsn) -> bool {
         self.snapshots.oldest().is_some_and(|oldest| oldest < upto)
     }
 
-    /// Sets an old leaf aside with the deltas that a merge up to `until` folds in, if a snapshot needs it still.
+    /// Sets an old leaf aside with the deltas that a merge up to `until` folds in, if a snapshot still
+    /// needs it.
     pub(crate) fn retain_leaf(
         &mut self,
         table: Table,
@@ -485,8 +491,9 @@ impl Engine {
         self.bound_retained(table, before);
     }
 
-    /// Whether no snapshot below `until` is left, so that the version that was pinned for it goes. The last one
-    /// may have ended since: while the new leaf was written, or for what others of the same install took.
+    /// Whether no snapshot below `until` is left, so that the version that was pinned for it goes. The
+    /// last such snapshot may have ended while the new leaf was written, or because kept leaves of the
+    /// same install took too much memory.
     fn lets_go_of(&mut self, pin: Option<(PinId, LogicalPage)>, until: Lsn) -> bool {
         let is_free = !self.hides_from_snapshot(until);
         if is_free {
@@ -495,8 +502,8 @@ impl Engine {
         is_free
     }
 
-    /// Kept leaves take no more than their share of memory. `before` is what deltas and old leaves of
-    /// the table took.
+    /// Kept leaves take no more than their share of memory. `before` is the size of the table's deltas
+    /// and old leaves before the change.
     fn bound_retained(&mut self, table: Table, before: DeltaSize) {
         let Some(tree) = self.trees.get(table.id as usize) else { return };
         let (retained, after) = (tree.retained.bytes(), tree.size());

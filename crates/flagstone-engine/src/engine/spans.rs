@@ -1,4 +1,4 @@
-//! Page numbers in order, those that follow each other as one span.
+//! Page numbers in order, with numbers that follow each other as one span.
 
 use flagstone_space::LogicalPage;
 

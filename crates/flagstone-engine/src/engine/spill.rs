@@ -1,10 +1,10 @@
 //! Changes of transactions larger than memory: sorted pages written under the transaction's group.
 //!
-//! While the transaction runs, its own reads look into them. Its commit record names them, and from
-//! then on they are nothing but deltas that happen to lie on flash: whoever needs a key range loads
-//! the parts that overlap it into the tree's deltas, and background work loads the rest. When all
-//! is loaded and a checkpoint has covered it, the pages are trimmed. A part is some pages that are named by
-//! their first key alone: names take a thousandth of what they name.
+//! While the transaction runs, its own reads look into these pages. Its commit record names them, and
+//! from then on they are deltas that happen to lie on flash: an operation that needs a key range loads
+//! the parts that overlap it into the tree's deltas, and background work loads the rest. When all parts
+//! are loaded and a checkpoint has covered them, the pages are trimmed. A part is some pages named by
+//! their first key alone: names take a thousandth of the pages' bytes.
 //!
 //! ```text
 //! page:   'R' | 1 | count u16 | entry ...
@@ -13,19 +13,21 @@
 //!
 //! Invariants:
 //! - **R1** A base claims completeness beyond a run's commit only after every part of the run that
-//!   overlaps the base was loaded (rule D2). Where that is much, a merge takes the keys below the first part that is
-//!   not loaded, and leaves the rest of its leaf to later ones.
+//!   overlaps the base was loaded (rule D2). Where these parts are large, a merge takes the keys below
+//!   the first part that is not loaded, and leaves the rest of its leaf to later merges.
 //! - **R2** Versions of a key on both sides of a run that is not loaded are never folded: the run's
 //!   own change comes between them.
 //! - **R3** A run stays in the master record until a checkpoint that began after it was loaded.
-//! - **R4** A base that restart finds may hold a run that is loaded only later, and what was committed
-//!   after it: the run's change, older than the base, is not folded into a newer one. A checkpoint
-//!   copies such a change, so its master record names the run, without pages, while any is unmerged.
+//! - **R4** A base that restart finds may already hold changes of a run that is loaded only later, and
+//!   commits after that run: the run's change, older than the base, is not folded into a newer one. A
+//!   checkpoint copies such a change, so its master record names the run, without pages, while any such
+//!   change is unmerged.
 //! - **R5** The versions of a key that savepoints kept apart come under one LSN, folded: they lie in one
 //!   part, and a part becomes deltas as a whole, once all its pages are read.
-//! - **R6** A session that only reads lets go of parts again, when others are read and memory is short: their changes are
-//!   folded with nothing, older or newer, and what comes back is the same. Where a checkpoint has copied changes of a run,
-//!   which the session that wrote it may have folded with older ones, the run stays.
+//! - **R6** A session that only reads lets go of parts again, when others are read and memory is short:
+//!   their changes are folded with nothing, older or newer, so loading them again gives the same
+//!   changes. Where a checkpoint has copied changes of a run, and the session that wrote that
+//!   checkpoint may have folded them with older changes, the run stays.
 
 use std::ops::Bound;
 
@@ -48,25 +50,26 @@ const RUN_MAGIC: u8 = b'R';
 const RUN_VERSION: u8 = 1;
 const RUN_HEADER_SIZE: usize = 4;
 
-/// Pages that one job writes at least, unless there is less to write.
+/// Pages that one job writes at least, unless there are fewer to write.
 const SPILL_PAGES_MIN: usize = 8;
 
-/// Images of one job take at most one part in this many of the memory, beside the changes themselves, unless
-/// a single key takes more.
+/// Images of one job take at most one part in this many of the memory, beside the changes themselves,
+/// unless a single key takes more.
 const SPILL_SHARE: usize = 64;
 
-/// Pages of one job, at most, whatever the memory.
+/// Pages of one job, at most, however large the memory.
 const SPILL_PAGES_MAX: usize = 256;
 
-/// What is loaded for one merge, or for one part of a scan, takes one part in this many of the memory for deltas, with
-/// what is there already in its range. The parts that hold its first key come in any case, one of each run at most.
+/// Changes loaded for one merge, or for one part of a scan, take one part in this many of the memory
+/// for deltas, together with the deltas already in their range. The parts that hold the range's first
+/// key come in any case, one of each run at most.
 const LOAD_SHARE: usize = 8;
 
-/// Pages of a part, at most, unless a key takes more: whoever needs a key loads that many of each run.
+/// Pages of a part, at most, unless a key takes more: a read of one key loads that many of each run.
 const PART_PAGES_MAX: usize = 8;
 
-/// Parts that a run has at least, if it has as many pages: a key's part is a small share of the run, as the run is of
-/// all keys.
+/// Parts that a run has at least, if it has as many pages: the part of a key is then a small share of
+/// the run, as the run is a small share of all keys.
 const PARTS_MIN: usize = 2;
 
 mod committed;
@@ -86,7 +89,7 @@ pub(crate) struct Run {
 /// Pages of a run that are loaded together. No key has changes in two parts.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct RunPart {
-    /// First private key, or what of it tells it from the keys before.
+    /// First private key, or the prefix that tells it from the keys before.
     pub(crate) first: Vec<u8>,
     pub(crate) pages: PageSpans,
 }
@@ -151,7 +154,7 @@ impl OwnVersion {
         Op::decode(&self.bytes).map_err(|_| fault(LogicalPage(u32::MAX)))
     }
 
-    /// Whether it makes everything before it irrelevant.
+    /// Whether the change makes all earlier changes of its key irrelevant.
     pub(crate) fn is_whole(&self) -> bool {
         !matches!(self.op(), Ok(Op::Patch(_)) | Err(_))
     }
@@ -168,7 +171,7 @@ struct SpilledChange {
     version: OwnVersion,
 }
 
-/// What was read so far of a transaction's spilled changes in a range of private keys.
+/// Changes read so far of a transaction's spilled changes in a range of private keys.
 #[derive(Debug, Default)]
 pub(crate) struct Gathering {
     low: Vec<u8>,
@@ -227,13 +230,14 @@ fn take_bytes(bytes: &[u8]) -> Option<(&[u8], &[u8])> {
     rest.split_at_checked(size as usize)
 }
 
-/// A change to a private key: its number in the transaction, and what it does.
+/// A change to a private key: the key, its number in the transaction, and the operation.
 type Version<'a> = (&'a [u8], Lsn, Op<'a>);
 
-/// Fills one page of `size` bytes with the first of `versions`; returns the image and how many.
+/// Fills one page of `size` bytes with the first of `versions`; returns the image and the number of
+/// versions in it.
 ///
-/// The versions of one key stay on one page, unless a page is too small for them: then they begin
-/// a page, and those that they go on to begin with the same key (R5).
+/// The versions of one key stay on one page, unless a page is too small for them: then they begin a
+/// page, and the pages that follow begin with the same key (R5).
 fn build_page(versions: &[Version<'_>], size: usize) -> (Vec<u8>, usize) {
     let mut image = vec![RUN_MAGIC, RUN_VERSION, 0, 0];
     let mut count = 0;
@@ -266,7 +270,7 @@ fn build_page(versions: &[Version<'_>], size: usize) -> (Vec<u8>, usize) {
 /// A page of changes, not written yet.
 #[derive(Debug)]
 struct BuiltPage {
-    /// As much of its first key as tells it from the keys before.
+    /// The prefix of its first key that tells it from the keys before.
     first: Vec<u8>,
     /// Whether it begins with the key that the page before ended with.
     goes_on: bool,
@@ -277,12 +281,13 @@ struct BuiltPage {
 struct BuiltPages {
     pages: Vec<BuiltPage>,
     last: Vec<u8>,
-    /// First key behind them that stays.
+    /// First key behind these pages that stays in memory.
     rest: Option<Vec<u8>>,
 }
 
 impl BuiltPages {
-    /// Bytes that name them in a record, at most, in parts of so many pages and with so many ranges rolled back.
+    /// Bytes that name these pages in a record, at most, in parts of so many pages and with so many
+    /// ranges rolled back.
     fn named_size(&self, part_pages: usize, rolled_back: usize) -> usize {
         // Numbers far from each other take most.
         let far = [0, u32::MAX - 1].map(LogicalPage).into_iter().cycle();
@@ -290,7 +295,8 @@ impl BuiltPages {
     }
 }
 
-/// Fills `page_count` pages with changes of keys from `from` on, and as many more as the last key goes on.
+/// Fills `page_count` pages with changes of keys from `from` on, and as many more as the last key
+/// needs.
 fn build_pages(
     writes: &DeltaMap,
     from: &[u8],
@@ -313,14 +319,14 @@ fn build_pages(
     Some(BuiltPages { pages, last, rest })
 }
 
-/// What of a private key tells it from the one before; its tree at least.
+/// The prefix of a private key that tells it from the one before; at least its tree.
 fn beginning<'a>(before: Option<&[u8]>, key: &'a [u8]) -> &'a [u8] {
     let Some(before) = before else { return key };
     let shared = before.iter().zip(key).take_while(|(one, other)| one == other).count();
     key.get(..(shared + 1).max(size_of::<u32>())).unwrap_or(key)
 }
 
-/// The versions of the first keys from `from` on, which together take more than `bytes` and with them one key
+/// The versions of the first keys from `from` on that together take more than `bytes`, and of one key
 /// beyond; all of them where they take less.
 fn first_versions<'a>(writes: &'a DeltaMap, from: &'a [u8], bytes: usize) -> Vec<Version<'a>> {
     let mut versions = Vec::new();
@@ -356,12 +362,13 @@ pub(crate) struct SpillJob {
 }
 
 impl Engine {
-    /// Forgets LSNs of recovered commits below which no change is left in memory, or will be (R4).
+    /// Forgets LSNs of recovered commits with no older change in memory, now or later (R4).
     pub(crate) fn forget_met_runs(&mut self) {
         let mut bare: Vec<Lsn> = self.runs.bare_lsns().collect();
         bare.sort_unstable();
         let Some(last) = bare.last().copied() else { return };
-        // Without a change between the two, one of them keeps apart what the other does.
+        // Without a change between two such LSNs, one of them keeps apart the same versions as the
+        // other.
         let mut is_met = vec![true; bare.len()];
         for tree in &self.trees {
             for (_, at, _) in tree.deltas.older_than(Lsn(last.0 + 1), Bound::Unbounded) {
@@ -377,8 +384,9 @@ impl Engine {
         self.load_runs_until(table, range, Lsn(u64::MAX))
     }
 
-    /// As [`Engine::load_runs`], of commits up to `upto` alone: all that a base needs which is complete to
-    /// there (R1). Restart merges while it knows of later commits, whose changes could go nowhere yet.
+    /// As [`Engine::load_runs`], for commits up to `upto` alone: all changes that a base complete to
+    /// `upto` needs (R1). Restart merges while it knows of later commits, whose changes could go
+    /// nowhere yet.
     pub(crate) fn load_runs_until(
         &mut self,
         table: Table,
@@ -392,8 +400,9 @@ impl Engine {
         self.load_parts(KeyRange { low: &low, high: Some(&high) }, upto)
     }
 
-    /// As [`Engine::load_runs_until`] in key order, until what was loaded and the changes that were there take as much
-    /// memory as they may at once: where the first part begins that is not loaded, if there is one.
+    /// As [`Engine::load_runs_until`] in key order, until the loaded changes and the changes already
+    /// there reach their memory limit. Returns the key at which the first part begins that is not
+    /// loaded, if there is one.
     pub(crate) fn load_some_runs(
         &mut self,
         table: Table,
@@ -421,8 +430,8 @@ impl Engine {
         Ok(None)
     }
 
-    /// As [`Engine::load_some_runs`], from the end of the range: where the last part ends that is not loaded, if there
-    /// is one.
+    /// As [`Engine::load_some_runs`], from the end of the range. Returns the key at which the last part
+    /// ends that is not loaded, if there is one.
     pub(crate) fn load_last_runs(
         &mut self,
         table: Table,
@@ -465,7 +474,7 @@ impl Engine {
         Ok(())
     }
 
-    /// The part of `range` to load next; there is memory for it, if any can be had.
+    /// The part of `range` to load next; memory is freed for it, where any can be.
     fn next_part(&mut self, range: KeyRange<'_>, upto: Lsn) -> Option<(usize, usize)> {
         let next = self.runs.next_left(range, upto)?;
         match self.make_room_for_part(range) {
@@ -474,8 +483,8 @@ impl Engine {
         }
     }
 
-    /// Lets go of parts that hold no key of `range`, if nothing else frees memory (R6). Whether runs have other places
-    /// now.
+    /// Lets go of parts that hold no key of `range`, if nothing else frees memory (R6). Returns whether
+    /// runs have other places now.
     fn make_room_for_part(&mut self, range: KeyRange<'_>) -> bool {
         if !self.runs.may_unload() || self.deltas_size <= self.limits.deltas_soft {
             return false;
@@ -506,7 +515,8 @@ impl Engine {
         true
     }
 
-    /// Loads one more part, where the search for leaves to merge goes on; false when there is none.
+    /// Loads one more part, at the key where the search for leaves to merge goes on; false when there
+    /// is none.
     pub(crate) fn load_next_run(&mut self) -> Step<bool> {
         let (table, key) = self.planner.place();
         let mut low = Vec::new();
@@ -519,7 +529,7 @@ impl Engine {
         Ok(true)
     }
 
-    /// Whether a part of a range is not loaded, of commits up to `upto`.
+    /// Whether a part of a range is not loaded, among commits up to `upto`.
     pub(super) fn has_left_runs(&self, table: Table, range: KeyRange<'_>, upto: Lsn) -> bool {
         if self.runs.is_empty() {
             return false;
@@ -551,8 +561,8 @@ impl Engine {
         Ok(())
     }
 
-    /// Reads the next page of a part. Savepoints kept versions of a key apart; under the run's one LSN only their
-    /// sum counts (R5).
+    /// Reads the next page of a part. Savepoints kept versions of a key apart; under the run's one LSN
+    /// only the folded version counts (R5).
     fn load_run_page(&mut self, number: usize, part: usize, page: LogicalPage) -> Step<()> {
         let run = self.runs.get(number);
         let (group, lsn) = (run.run.group, run.lsn);
@@ -587,8 +597,8 @@ impl Engine {
         }
     }
 
-    /// Takes a page of a run that was read, unless its changes have found their way meanwhile: its
-    /// number may have another owner by now (rule D15).
+    /// Takes a page of a run that was read, unless its changes were loaded meanwhile: its number may
+    /// then have another owner (rule D15).
     pub(crate) fn fill_run(
         &mut self,
         group: GroupId,
@@ -598,7 +608,7 @@ impl Engine {
         if !self.wants_run_page(group, page) {
             return Ok(());
         }
-        // The number may have had another owner: a page of his is not this run's (rule D15).
+        // The number may have had another owner: that owner's page is not this run's (rule D15).
         let of_group = found.filter(|(info, _)| info.group == group);
         let (info, image) = of_group.ok_or(missing(page))?;
         let is_sound = entries(&image).is_some_and(|mut all| all.all(|entry| entry.is_some()));
@@ -609,7 +619,7 @@ impl Engine {
         Ok(())
     }
 
-    /// Whether somebody still has to read a page of a run.
+    /// Whether a transaction or a committed run still has to read a page of a run.
     fn wants_run_page(&self, group: GroupId, page: LogicalPage) -> bool {
         let has_page = |part: &RunPart| part.pages.contains(page);
         let is_own = |own: &Transaction| {
@@ -664,7 +674,7 @@ impl Engine {
         if self.unused_pages.len() < count {
             return Err(Stop::Wait(Wait::Pages(count)));
         }
-        // Everything that may stop comes before the first change.
+        // Every step that may stop comes before the first change.
         let group = self.group_of(xid)?;
         let range = KeyRange { low: &from, high: built.rest.as_deref() };
         let own = self.transaction(xid)?;
@@ -673,7 +683,7 @@ impl Engine {
         self.recount(xid);
         let mut numbers = self.unused_pages.split_off(self.unused_pages.len() - count);
         numbers.sort_unstable();
-        // The number may have had another owner: nothing of him may be found under it.
+        // The number may have had another owner: no trace of that owner may be found under it.
         numbers.iter().for_each(|page| self.forget_page(*page));
         let run = Run::of(group, &built, numbers.iter().copied(), part_pages);
         let written = built.pages.into_iter().map(|page| page.image);
@@ -690,10 +700,11 @@ impl Engine {
         Ok(Some(SpillJob { xid, group, images, run }))
     }
 
-    /// A spill waits for room in a checkpoint's record: asks for what makes it.
+    /// A spill waits for room in a checkpoint's record: asks for the work that makes it.
     fn hurry_names(&mut self, wait: Wait) {
         match wait {
-            // The next checkpoint says less than the last one, and names fewer runs of others.
+            // The next checkpoint's record is shorter than the last one, and names fewer runs of
+            // others.
             Wait::Log => {
                 self.ask_for_runs();
                 if !self.is_checkpointing() {

@@ -1,4 +1,4 @@
-//! What the engine counts.
+//! Counters of the engine.
 
 use flagstone_space::LogicalPage;
 
@@ -14,9 +14,10 @@ pub struct Memory {
     pub bases: usize,
     /// Changes, committed and not, with their index.
     pub deltas: usize,
-    /// Frames and changes at the moment when they took most together: what the budget bounds.
+    /// Frames and changes at the moment when they took most together: the size that the budget bounds.
     pub both: usize,
-    /// What victim policies know of each leaf's changes: beside the budget, as their papers count.
+    /// Memory of the victim policies' knowledge of each leaf's changes: beside the budget, as their
+    /// papers count.
     pub groups: usize,
     /// Logical to physical pages, and the block table: beside the budget.
     pub mapping: usize,
@@ -39,9 +40,9 @@ pub struct EngineStats {
     pub pool_hits: u64,
     /// Node look-ups that needed a read.
     pub pool_misses: u64,
-    /// Leaves, with what waits for them, that operations asked for; background work does not count.
+    /// Leaves, with their waiting changes, that operations asked for; background work does not count.
     pub leaf_references: u64,
-    /// Those of them for which a page had to be read.
+    /// The part of these leaves for which a page had to be read.
     pub leaf_misses: u64,
     /// Merges prepared.
     pub merges: u64,
@@ -59,7 +60,7 @@ pub struct EngineStats {
     pub reshapes_at_once: u64,
     /// Commits of many scattered changes, whose sorted pages wait to be merged with those of others.
     pub run_commits: u64,
-    /// Merges that left the rest of a leaf, with what waits for it, to later ones.
+    /// Merges that left the rest of a leaf, with its waiting changes, to later merges.
     pub merges_in_parts: u64,
     /// Checkpoints finished.
     pub checkpoints: u64,
@@ -78,7 +79,7 @@ pub struct EngineStats {
 }
 
 impl Engine {
-    /// What was counted so far.
+    /// The counts so far.
     #[must_use]
     pub fn stats(&self) -> EngineStats {
         let counts = &self.counts;
@@ -117,15 +118,15 @@ impl Engine {
         }
     }
 
-    /// Entries of a table, roughly: no more than bases and pending changes together, in O(1). None of a table of
-    /// another engine.
+    /// Entries of a table, roughly: no more than bases and pending changes together, in O(1). Zero for
+    /// a table of another engine.
     #[must_use]
     pub fn len_estimate(&self, table: Table) -> u64 {
         self.own(table).map_or(0, |table| self.entry_estimate(table))
     }
 }
 
-/// What a structural check needs to know of a node.
+/// Description of a node for a structural check.
 #[derive(Clone, Debug)]
 pub(crate) struct NodeOutline {
     pub(crate) tree: u32,

@@ -7,7 +7,7 @@ use flagstone_space::{LogicalPage, Lsn};
 
 use crate::node::{self, NodeView};
 
-/// A separator's newest change: the child it leads to, or none when it went.
+/// A separator's newest change: the child that it leads to, or none when the separator went.
 type Change = (Lsn, Option<LogicalPage>);
 
 /// Structure deltas of one tree.
@@ -17,7 +17,7 @@ pub(crate) struct Structure {
 }
 
 impl Structure {
-    /// Notes one change; a newer one of the same separator replaces an older one.
+    /// Notes one change; the newest change of a separator replaces older ones.
     pub(crate) fn note(&mut self, level: u8, key: &[u8], lsn: Lsn, child: Option<LogicalPage>) {
         let entry = self.changes.entry((level, key.to_vec())).or_insert((lsn, child));
         if entry.0 <= lsn {
@@ -25,7 +25,7 @@ impl Structure {
         }
     }
 
-    /// Forgets the changes that an image of a node, complete to `upto`, holds.
+    /// Forgets the changes that an image of a node, complete to `upto`, already has.
     pub(crate) fn forget(&mut self, level: u8, low: &[u8], high: Option<&[u8]>, upto: Lsn) {
         self.changes.retain(|(at, key), (lsn, _)| {
             *at != level
@@ -48,7 +48,7 @@ impl Structure {
 
     /// Brings the image of an inner node, complete to `lsn`, up to date.
     ///
-    /// Returns the new image with the LSN it is complete to, or none when nothing was missing or
+    /// Returns the new image with the LSN that it is complete to, or none when no change was missing or
     /// the result would not fit its page (then the image is not of this tree's history).
     pub(crate) fn apply(&self, image: &[u8], lsn: Lsn) -> Option<(Vec<u8>, Lsn)> {
         let view = NodeView::trusted(image);

@@ -59,21 +59,21 @@ pub(crate) struct Transaction {
     pub(crate) group: Option<GroupId>,
     /// Out-of-line values that it stored and no longer needs.
     pub(crate) dropped: DroppedRefs,
-    /// Pages of such values that its group has no more, but may have had in the last checkpoint.
+    /// Pages of such values that its group no longer has, but may have had in the last checkpoint.
     pub(super) given_back: Vec<LogicalPage>,
-    /// Those of them that the group does not have in the checkpoint being written.
+    /// The part of these pages that the checkpoint being written does not list in the group.
     pub(super) given_saved: Vec<LogicalPage>,
     /// Page numbers it took for its group.
     pub(crate) pages: BTreeSet<LogicalPage>,
-    /// How many of them may not be on flash yet.
+    /// Number of these pages that may not be on flash yet.
     pub(super) unwritten: usize,
-    /// Where the changes begin that leave memory next.
+    /// Key at which the changes begin that leave memory next.
     pub(super) spill_next: Vec<u8>,
     /// Tables that it has made.
     pub(crate) created: Vec<Table>,
-    /// What a scan or a read has gathered of the changes that left memory.
+    /// Spilled changes that a scan or a read has gathered.
     pub(crate) gathering: Option<Gathering>,
-    /// Some of its changes are on their way to flash: neither here nor there.
+    /// Some of its changes are on their way to flash: neither in memory nor in a run.
     pub(crate) is_spilling: bool,
     /// Memory of `writes` as counted in the engine's total.
     pub(super) size: usize,
@@ -83,42 +83,42 @@ pub(crate) struct Transaction {
     pub(super) has_put: bool,
     pub(super) weighing: Weighing,
     pub(super) has_read: bool,
-    /// What claiming its leaves promises.
+    /// Benefit of claiming its leaves.
     pub(super) prospect: Prospect,
     /// It is not worth a claim, or found no room for one.
     pub(super) is_refused: bool,
     pub(super) spread: Spread,
     /// It commits by a run that may wait.
     pub(super) is_bulk: bool,
-    /// It commits by the log, whatever room there is for a run.
+    /// It commits by the log, even if there is room for a run.
     pub(super) stays: bool,
-    /// It is committed with its leaves, and durable: what its ticket says.
+    /// It is committed with its leaves, and durable: the LSN of its ticket.
     pub(super) claimed: Option<Lsn>,
     /// Tables that it drops.
     pub(super) drops: Vec<Table>,
-    /// Why it was ended; its owner learns so at its next call.
+    /// Error with which it was ended; its owner gets the error at its next call.
     pub(crate) doom: Option<EngineError>,
 }
 
-/// What of a transaction's changes was compared with the rows that they replace.
+/// Progress of comparing a transaction's changes with the rows that they replace.
 #[derive(Debug, Default)]
 pub(super) struct Weighing {
-    /// Number of its last change when that began.
+    /// Number of its last change when the comparison began.
     sequence: u64,
-    /// Private key up to which they were.
+    /// Private key up to which changes were compared.
     looked: Vec<u8>,
     growth: usize,
     is_done: bool,
 }
 
 impl Transaction {
-    /// Whether its growth is that beside the rows which it replaces.
+    /// Whether its growth was counted beside the rows that it replaces.
     pub(super) fn is_weighed(&self) -> bool {
         self.weighing.is_done && self.weighing.sequence == self.sequence
     }
 
-    /// The next change to compare with the row that it replaces: its private key, and by how much it makes its leaf
-    /// grow where there is none.
+    /// The next change to compare with the row that it replaces: its private key, and the bytes by
+    /// which it makes its leaf grow if it replaces none.
     pub(super) fn next_to_weigh(&mut self) -> Option<(Vec<u8>, usize)> {
         if self.weighing.sequence != self.sequence {
             self.weighing = Weighing { sequence: self.sequence, ..Weighing::default() };
@@ -137,7 +137,7 @@ impl Transaction {
         self.weighing.looked = [key, &[0]].concat();
     }
 
-    /// All changes were compared: whether they make leaves grow by less than was known.
+    /// All changes were compared; returns whether they make leaves grow by less than was known.
     pub(super) fn take_weighed(&mut self) -> bool {
         self.weighing.is_done = true;
         let before = std::mem::replace(&mut self.growth, self.weighing.growth);
@@ -145,7 +145,7 @@ impl Transaction {
         self.growth < before
     }
 
-    /// Bytes of what its commit record names: runs, and values that it drops.
+    /// Bytes of the names in its commit record: runs, and values that it drops.
     pub(crate) fn named_size(&self) -> usize {
         let run = |run: &Run| MasterRun::size_of(run, self.rolled_back.len());
         self.runs.iter().map(run).chain(self.dropped.iter().map(|value| 20 + value.len())).sum()
@@ -156,21 +156,21 @@ impl Transaction {
         (self.given_back.len() + self.given_saved.len()) * size_of::<u32>()
     }
 
-    /// Changes with each of its changes, and with each savepoint that it goes back to.
+    /// Is another value after each change, and after each savepoint that the transaction goes back to.
     pub(crate) fn stamp(&self) -> Stamp {
         (self.sequence, self.runs.len())
     }
 
-    /// Bytes by which it may make leaves grow: changes that were rolled back, or replaced each other, were
-    /// counted each.
+    /// Bytes by which it may make leaves grow: changes that were rolled back, or replaced each other,
+    /// were counted one by one.
     fn growth_at_most(&self, payload_size: usize) -> usize {
         let pages: usize = self.runs.iter().map(Run::page_count).sum();
         self.growth.min(2 * self.size + pages * payload_size)
     }
 
-    /// Forgets changes behind `mark` that left memory.
+    /// Forgets spilled changes behind `mark`.
     fn roll_runs_back(&mut self, mark: u64) {
-        // Savepoints behind the mark are gone, and with them the ranges that began there.
+        // Savepoints behind the mark are gone, and so are the ranges that began there.
         let inner = self.rolled_back.iter().rposition(|(above, _)| *above < mark);
         self.rolled_back.truncate(inner.map_or(0, |last| last + 1));
         match self.rolled_back.last_mut() {
@@ -202,7 +202,7 @@ pub(crate) fn split_private_key(key: &[u8]) -> (Table, &[u8]) {
     (Table::of(u32::from_be_bytes(*tree)), rest)
 }
 
-/// Log that waits for a flush takes one part in this many of the memory budget before it is flushed
+/// Pending log takes at most one part in this many of the memory budget before a flush is wanted
 /// unasked.
 pub(super) const PENDING_SHARE: usize = 16;
 
@@ -245,7 +245,8 @@ impl Engine {
         if transaction.spilled_to > mark.0 {
             transaction.roll_runs_back(mark.0);
         }
-        // What was gathered of the runs is another state, and no later savepoint has a number of one that is gone.
+        // The changes gathered from the runs are of another state, and no later savepoint may get the
+        // number of a savepoint that is gone.
         transaction.sequence += 1;
         self.recount(xid);
         Ok(())
@@ -268,7 +269,7 @@ impl Engine {
             return Ok(self.ticket(lsn, durability));
         }
         if is_empty && !self.is_claiming(xid) {
-            // After a failure it has read what is durable, and nothing else.
+            // After a failure it has read durable commits only.
             let waits = has_read && !self.is_poisoned() && !self.bugs.has(SeededBug::ReaderNotHeld);
             let lsn = if waits { self.committed } else { Lsn::ZERO };
             self.end(xid);
@@ -292,7 +293,7 @@ impl Engine {
         self.committed = lsn;
         self.counts.commits += 1;
         if self.log.pending_bytes() > self.options.memory / PENDING_SHARE {
-            // Commits that nobody waits for take memory until they are written.
+            // Commits without a waiting caller take memory until they are written.
             self.want_flush();
         }
         self.release(xid);
@@ -328,7 +329,7 @@ impl Engine {
             self.refresh_floors();
             self.counts.run_commits += u64::from(transaction.is_bulk);
             if !transaction.runs.is_empty() && !transaction.is_bulk {
-                // They are many for memory, not for the leaves.
+                // Its runs are many for memory, not for the leaves.
                 self.ask_for_runs();
             }
         }
@@ -339,7 +340,7 @@ impl Engine {
                 self.add_entry(&entry, lsn);
             }
         }
-        // Its record says that they are garbage: whoever has the numbers now, has them in another group.
+        // Its record lists them as garbage: a new owner of the numbers has them in another group.
         self.take_back(transaction.given_back.iter().chain(&transaction.given_saved).copied());
         let growth = transaction.growth_at_most(self.payload_size);
         self.growth.committed(growth);
@@ -349,7 +350,7 @@ impl Engine {
         self.drop_refs(transaction.dropped.clone(), lsn);
     }
 
-    /// Adds what a transaction did to one key.
+    /// Adds a transaction's changes of one key.
     pub(crate) fn add_entry(&mut self, entry: &Entry<'_>, lsn: Lsn) {
         let (table, key) = split_private_key(entry.key());
         for (_, op) in entry.versions() {
@@ -370,12 +371,12 @@ impl Engine {
         self.release(xid);
     }
 
-    /// Numbers that their owner needs no more.
+    /// Page numbers that their owner needs no more.
     pub(super) fn take_back(&mut self, pages: impl Iterator<Item = LogicalPage>) {
         for page in pages {
-            // What found no pages for a split may find some now.
+            // Leaves that found no pages for a split may find some now.
             self.planner.forget_lacking_pages();
-            // The number will have another owner: nothing of this one may be found under it.
+            // The number will have another owner: no trace of this one may be found under it.
             self.forget_page(page);
             self.unused_pages.push(page);
         }
@@ -409,7 +410,7 @@ impl Engine {
         Ok(())
     }
 
-    /// Acquires a lock or says why not; ends the youngest transaction of a deadlock.
+    /// Acquires a lock, or stops with the reason; ends the youngest transaction of a deadlock.
     pub(crate) fn lock(&mut self, xid: Xid, target: Target<'_>, mode: Mode) -> Step<()> {
         self.transaction(xid)?;
         loop {
@@ -434,7 +435,7 @@ impl Engine {
         self.end(xid);
     }
 
-    /// Takes everything from a transaction; it learns why at its next call.
+    /// Takes everything from a transaction; the owner gets the error at its next call.
     pub(crate) fn doom(&mut self, victim: Xid, error: EngineError) {
         self.end(victim);
         let doomed = Transaction { doom: Some(error), ..Transaction::default() };
@@ -475,7 +476,7 @@ impl Engine {
         let is_large = self.uncommitted_size > self.limits.uncommitted;
         if let Some(why) = self.no_spill().filter(|_| is_large) {
             let why = why.clone();
-            // What is small beside others' commits all the same, and may make room.
+            // A transaction that is small beside the others goes on all the same, and may make room.
             let share = self.limits.uncommitted / self.transactions.len().max(1);
             let is_small = self.transaction(xid)?.size <= share;
             return if is_small { Ok(()) } else { Err(self.refusal(xid, why).into()) };
@@ -486,8 +487,8 @@ impl Engine {
         Ok(())
     }
 
-    /// What a transaction is told that finds no room: one that only deletes makes room once it commits, and in smaller
-    /// parts it does.
+    /// Error for a transaction that finds no room. A transaction that only deletes makes room once it
+    /// commits: in smaller parts it can.
     pub(crate) fn refusal(&self, xid: Xid, why: EngineError) -> EngineError {
         let deletes = |own: &Transaction| !own.has_put && (own.size > 0 || !own.runs.is_empty());
         match self.transactions.get(&xid).is_some_and(deletes) {

@@ -1,7 +1,7 @@
 //! All trees of a database, by their numbers.
 //!
-//! A number names one table for ever: whatever still knows it, a handle, a kept snapshot or a record of the log, means
-//! that table or none. So a table that is gone takes neither memory nor time.
+//! A number names one table for ever: a handle, a named snapshot or a record of the log that still
+//! knows the number means that table or none. So a table that is gone takes neither memory nor time.
 
 use std::collections::{BTreeMap, btree_map};
 
@@ -40,13 +40,13 @@ impl Trees {
         self.trees.values()
     }
 
-    /// Those with this number or a higher one, in order.
+    /// Trees with this number or a higher one, in order.
     pub(crate) fn from(&self, number: usize) -> impl Iterator<Item = &Tree> {
         let first = u32::try_from(number).unwrap_or(u32::MAX);
         self.trees.range(first..).map(|(_, tree)| tree)
     }
 
-    /// The first of them.
+    /// The first of these trees.
     pub(crate) fn first_from(&self, number: usize) -> Option<&Tree> {
         self.trees.range(u32::try_from(number).ok()?..).next().map(|(_, tree)| tree)
     }
@@ -74,7 +74,7 @@ impl Trees {
         self.trees.remove(&id)
     }
 
-    /// Takes out those that the catalog does not name.
+    /// Takes out trees that the catalog does not name.
     pub(crate) fn take_nameless(&mut self) -> Vec<Tree> {
         let ids: Vec<u32> =
             self.trees.values().filter(|tree| tree.root.is_none()).map(|tree| tree.id).collect();

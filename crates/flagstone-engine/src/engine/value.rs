@@ -33,14 +33,14 @@ pub(crate) fn value_page(chunk: &[u8]) -> Vec<u8> {
     image
 }
 
-/// The chunk of a page image, padding included; none when it is no page of a value.
+/// The chunk of a page image, padding included; none when the image is no page of a value.
 pub(crate) fn value_page_content(image: &[u8]) -> Option<&[u8]> {
     image.strip_prefix(&[VALUE_PAGE_MAGIC, 0, 0, 0])
 }
 
 const DESCRIPTOR_HEADER_SIZE: usize = 13;
 
-/// Where a value lies that has pages of its own.
+/// Place of a value that has pages of its own.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Descriptor {
     size: u32,
@@ -168,7 +168,8 @@ impl Engine {
             return Err(super::Stop::Wait(super::Wait::Pages(page_count)));
         }
         let group = self.group_of(xid)?;
-        // In the order in which they came: where neighbours follow each other, one entry of a record names many.
+        // Numbers are taken in the order in which they came: where neighbours follow each other, one
+        // entry of a record names many.
         let chunks: Vec<LogicalPage> = self.unused_pages.drain(..chunk_count).collect();
         let lists: Vec<LogicalPage> = self.unused_pages.drain(..list_count).collect();
         let own = self.transaction(xid)?;
@@ -184,8 +185,9 @@ impl Engine {
         (self.nameable_pages() / PARTS_NAMED).clamp(1, PART_PAGES_MAX)
     }
 
-    /// Lets `xid` write the next `pages` of a value. What a record says of those before is known by then: most follow
-    /// each other and take one entry together, so that a value needs less than all of its pages one by one might.
+    /// Lets `xid` write the next `pages` of a value. The record's entries for the pages before are
+    /// known by then: most page numbers follow each other and share one entry, so a value needs less
+    /// room than entries for its single pages would.
     pub(crate) fn begin_part(&mut self, xid: Xid, pages: usize) -> Step<()> {
         self.demand_log(xid, 0)?;
         self.demand_names(xid, pages, 0)?;
@@ -193,14 +195,14 @@ impl Engine {
         Ok(())
     }
 
-    /// What came of them is seen on flash.
+    /// The pages are on flash now, or their write has failed.
     pub(crate) fn end_part(&mut self, xid: Xid, pages: usize) {
         if let Some(own) = self.transactions.get_mut(&xid).filter(|own| own.doom.is_none()) {
             own.unwritten -= pages;
         }
     }
 
-    /// What came of writing the pages of a value: none stay that nothing will refer to.
+    /// Takes the result of writing a value's pages: no page stays that nothing will refer to.
     pub(crate) fn stored(
         &mut self,
         xid: Xid,
@@ -209,9 +211,10 @@ impl Engine {
     ) -> Result<(), EngineError> {
         let own = self.transactions.get_mut(&xid).filter(|own| own.doom.is_none());
         match &result {
-            // It was ended while they were written: its group was given up without them.
+            // The transaction was ended while the pages were written: its group was given up without
+            // them.
             _ if own.is_none() => self.trims.discard_group(plan.descriptor.group),
-            // Lists may not lead to all that were written.
+            // Lists may not lead to all pages that were written.
             Err(_) => {
                 let all = Descriptor::of_pages(plan.descriptor.group, plan.pages());
                 self.drop_stored(xid, &all);
@@ -241,10 +244,10 @@ impl Engine {
         self.transactions.get(&xid)?.dropped.last().cloned()
     }
 
-    /// The pages of the value that [`Engine::next_garbage`] named are in the group of `xid` no more. Their numbers stay
-    /// with it until a checkpoint says so: before, a mount finds what they held in the group, and would take it for
-    /// what the group wrote there later and lost.
-    /// False when they are not its any more.
+    /// The pages of the value that [`Engine::next_garbage`] named are no longer in the group of `xid`.
+    /// Their numbers stay with the transaction until a checkpoint no longer lists them: before that, a
+    /// mount finds their old content in the group, and would take it for later pages that the group
+    /// wrote and lost. False when the pages are no longer the transaction's.
     pub(crate) fn give_back(&mut self, xid: Xid, garbage: &[u8], pages: &[LogicalPage]) -> bool {
         let Some(own) = self.transactions.get_mut(&xid) else { return false };
         let is_own = own.dropped.pop_if(|last| last.as_slice() == garbage).is_some();
@@ -254,21 +257,22 @@ impl Engine {
         is_own
     }
 
-    /// A checkpoint is written of which a mount finds nothing in a group that was given back before.
+    /// A checkpoint is being written that no longer lists the pages given back so far: a mount by it
+    /// finds nothing in them.
     pub(super) fn note_given_saved(&mut self) {
         for own in self.transactions.values_mut() {
             own.given_saved.append(&mut own.given_back);
         }
     }
 
-    /// It is durable.
+    /// That checkpoint is durable.
     pub(super) fn take_given_saved(&mut self) {
         let each = self.transactions.values_mut().map(|own| std::mem::take(&mut own.given_saved));
         let pages: Vec<_> = each.flatten().collect();
         self.take_back(pages.into_iter());
     }
 
-    /// It failed.
+    /// That checkpoint failed.
     pub(super) fn keep_given_saved(&mut self) {
         for own in self.transactions.values_mut() {
             own.given_back.append(&mut own.given_saved);
@@ -297,10 +301,10 @@ const PARTS_NAMED: usize = 8;
 /// Pages of a part, at most.
 const PART_PAGES_MAX: usize = 64;
 
-/// Largest value whatever the page size, in bytes.
+/// Largest value at any page size, in bytes.
 const VALUE_SIZE_MAX: usize = 1 << 30;
 
-/// What the space floor has to do after a commit: in order, none before the commit is durable.
+/// Work for the space floor after a commit: in order, none before the commit is durable.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) enum Release {
     /// The pages of a committed transaction become current.
@@ -314,7 +318,7 @@ pub(crate) enum Release {
 }
 
 impl Release {
-    /// Bytes of what is released, in a master record.
+    /// Bytes of the release's content in a master record.
     pub(crate) fn size(&self) -> usize {
         match self {
             Self::Value(descriptor) => descriptor.len(),
@@ -370,7 +374,7 @@ impl Trims {
         groups
     }
 
-    /// What may be released.
+    /// Releases that may be made now.
     pub(crate) fn ready(
         &self,
         durable: Lsn,
@@ -387,12 +391,12 @@ impl Trims {
         *lsn <= durable && !is_seen
     }
 
-    /// Whether something could be released if every commit were durable.
+    /// Whether a release could be made if every commit were durable.
     pub(crate) fn awaits_flush(&self, durable: Lsn) -> bool {
         self.waiting.iter().any(|(lsn, _)| *lsn > durable)
     }
 
-    /// Whether something could be released if no snapshot at `oldest` read it.
+    /// Whether a release could be made if no snapshot at `oldest` read its pages.
     pub(crate) fn awaits_snapshot(&self, durable: Lsn, oldest: Lsn) -> bool {
         let is_kept = |waiting: &(Lsn, Release)| {
             waiting.0 <= durable && !Self::is_ready(waiting, durable, Some(oldest))
@@ -426,7 +430,8 @@ impl Engine {
         self.trims.take_discarded()
     }
 
-    /// The next release, and whether this session let it go: one that restart found may have been done before.
+    /// The next release, and whether this session let its pages go: a release that restart found may
+    /// have been made before.
     pub(crate) fn take_release(&mut self) -> Option<(Release, bool)> {
         let (durable, oldest) = (self.durable(), self.snapshots.oldest());
         let (lsn, release) = self.trims.take_ready(durable, oldest)?;

@@ -47,7 +47,7 @@ fn programs(database: &Database<SimNand>) -> (u64, u64) {
     (programs[place(Cause::Data)], programs[place(Cause::Delta)])
 }
 
-/// What `work` programs, of both kinds.
+/// Programs that `work` makes, of both kinds.
 fn during(database: &Database<SimNand>, work: impl FnOnce()) -> (u64, u64) {
     let before = programs(database);
     work();
@@ -65,7 +65,7 @@ fn check(database: &Database<SimNand>, table: Table, rows: u32, rounds: impl Fn(
 }
 
 /// Goal: a small change goes to the page of its leaf as long as the page takes it, and outlives a cut.
-/// Method: a leaf that leaves room for two slots; the third change is a whole page with new ones.
+/// Method: a leaf that leaves room for two slots; the third change is a whole page with new slots.
 #[test]
 fn a_small_change_stays_on_the_page_of_its_leaf() {
     let (database, table) = database("slc-2k", &options(), 8);
@@ -88,7 +88,8 @@ fn a_small_change_stays_on_the_page_of_its_leaf() {
     assert_eq!(grown, (1, 0), "a page of an earlier session takes none");
 }
 
-/// Goal: a leaf that leaves no room, and a change that does not fit it, are whole pages.
+/// Goal: a leaf that leaves no room, and a change that does not fit behind its leaf, are written as
+/// whole pages.
 #[test]
 fn what_does_not_fit_behind_a_leaf_is_a_whole_page() {
     let (dense, table) = database("slc-2k", &options(), 17);
@@ -169,9 +170,9 @@ fn schemes_of_the_classic_engine_are_refused() {
     }
 }
 
-/// Goal: what an append moves of a leaf's own metadata, the count of its rows and where they stand, and the LSN
-/// that it is complete to are those of the append after a mount. Method: a row between others, appended; a
-/// checkpoint counts it, so that the log has nothing to bring back.
+/// Goal: the parts of a leaf's metadata that an append moves, the count of its rows, their places, and
+/// the LSN that it is complete to, are the append's after a mount. Method: a row between others,
+/// appended; a checkpoint counts it, so that the log has nothing to bring back.
 #[test]
 fn the_header_of_a_leaf_comes_from_its_appends() {
     let (database, table) = database("slc-2k", &options(), 8);

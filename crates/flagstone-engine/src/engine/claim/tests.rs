@@ -8,7 +8,7 @@ use crate::error::EngineError;
 use crate::options::{CommitBy, Compaction, Durability, Options};
 use crate::testing::Database;
 
-/// The last leaf of them is more than half full.
+/// Rows of the table: the last leaf is more than half full.
 const ROWS: u32 = 610;
 
 fn options(commit: CommitBy) -> Options {
@@ -90,7 +90,7 @@ fn a_dense_transaction_is_written_once() {
     }
 }
 
-/// Leaves on the chip that hold something of `round`.
+/// Leaves on the chip that hold rows of `round`.
 fn pages_of_round(device: &SimNand, round: u32) -> Vec<PhysicalPage> {
     let wanted: Vec<Vec<u8>> = (0..ROWS).map(|row| value(row, round)).collect();
     let holds = |data: &[u8]| {
@@ -104,7 +104,7 @@ fn pages_of_round(device: &SimNand, round: u32) -> Vec<PhysicalPage> {
     pages.filter(|page| is_leaf_with(&device.peek(*page).data)).collect()
 }
 
-/// The device without what it read at `page`: as erased.
+/// The device with `page` as erased.
 fn without(device: &SimNand, page: PhysicalPage) -> SimNand {
     let geometry = device.geometry();
     let mut pages = (0..geometry.page_count()).filter_map(|at| geometry.page_from_number(at));
@@ -116,9 +116,9 @@ fn without(device: &SimNand, page: PhysicalPage) -> SimNand {
     device
 }
 
-/// Goal (Q6): a leaf that damage took since its transaction was committed fails by name, and never shows what it was
-/// before. Method: a claim of many leaves; one page of it after the other reads as erased. The same again behind a
-/// checkpoint; rows of other leaves are what they were.
+/// Goal (Q6): a leaf that damage took after its transaction was committed fails by name, and never
+/// shows its old version. Method: a claim of many leaves; its pages, one after the other, read as
+/// erased. The same again behind a checkpoint; rows of other leaves keep their values.
 #[test]
 fn a_claimed_leaf_that_reads_as_erased_is_lost_and_not_old() {
     let (database, table) = database(CommitBy::Claims);
@@ -157,8 +157,9 @@ fn a_claimed_leaf_that_reads_as_erased_is_lost_and_not_old() {
     assert!(untold.is_empty(), "of {}: {untold:?}", tried.len());
 }
 
-/// Goal (Q6): what a claim wrote and what came later in its place is not taken for lost. Method: the same leaves are
-/// written by claims, merges and appends, moved by collection, and dropped, with a cut after each step.
+/// Goal (Q6): pages that a claim wrote, and pages that later replaced them, are not taken for lost.
+/// Method: the same leaves are written by claims, merges and appends, moved by collection, and dropped,
+/// with a cut after each step.
 #[test]
 fn what_replaced_a_claimed_leaf_is_not_taken_for_lost() {
     let (mut database, mut table) = database(CommitBy::Claims);
@@ -195,8 +196,8 @@ fn what_replaced_a_claimed_leaf_is_not_taken_for_lost() {
     assert!(database.check().unwrap().is_sound());
 }
 
-/// Goal (Q2): what was changed after a claim is not folded with what was changed before it.
-/// Method: a change before, a claim of the same rows, patches after; restart, checkpoint, restart.
+/// Goal (Q2): changes after a claim are not folded with changes before it. Method: a change before, a
+/// claim of the same rows, patches after; restart, checkpoint, restart.
 #[test]
 fn changes_around_a_claim_stay_apart() {
     for commit in [CommitBy::Claims, CommitBy::Flags] {
@@ -223,7 +224,7 @@ fn changes_around_a_claim_stay_apart() {
 }
 
 /// Goal (Q2): the same where the cut takes the marker of a flag commit, and the patch comes in the next
-/// session, whose record is the only thing in the log that stands between the two.
+/// session: only that session's own record in the log stands between the two.
 #[test]
 fn sessions_keep_changes_apart_without_a_marker() {
     let (database, table) = database(CommitBy::Log);
@@ -251,8 +252,8 @@ fn sessions_keep_changes_apart_without_a_marker() {
     }
 }
 
-/// Goal (Q2, C2): what a checkpoint has copied stays apart, though it leaves memory before the record is
-/// written. Method: the copies are in the log; a read meets the leaf, which drops the older change.
+/// Goal (Q2, C2): copied changes of a checkpoint stay apart, though they leave memory before the record
+/// is written. Method: the copies are in the log; a read meets the leaf, which drops the older change.
 #[test]
 fn copies_stay_apart_when_their_changes_leave_memory() {
     for commit in [CommitBy::Claims, CommitBy::Flags] {
@@ -289,7 +290,8 @@ fn copies_stay_apart_when_their_changes_leave_memory() {
     }
 }
 
-/// Goal (Q3): a snapshot sees all of a claim or nothing, and one that begins afterwards sees it.
+/// Goal (Q3): a snapshot sees all of a claim or nothing, and a snapshot that begins afterwards sees the
+/// claim.
 #[test]
 fn snapshots_see_a_claim_whole_or_not_at_all() {
     for commit in [CommitBy::Claims, CommitBy::Flags] {
@@ -309,7 +311,7 @@ fn snapshots_see_a_claim_whole_or_not_at_all() {
     }
 }
 
-/// Goal: by itself the engine claims what is dense and logs what is scattered or small.
+/// Goal: by its own choice the engine claims dense commits and logs scattered or small ones.
 #[test]
 fn the_automatic_choice_follows_what_merges_cost() {
     let (database, table) = database(CommitBy::Auto);
@@ -359,9 +361,9 @@ fn key_between(number: u32) -> Vec<u8> {
     [key(300), key(number)].concat()
 }
 
-/// Goal (Q2, Q3, Q5): a leaf that becomes several keeps what was changed before and after apart, and
-/// snapshots see all of it or nothing. Method: a change before, many rows between two others, patches
-/// after; restart, checkpoint, restart.
+/// Goal (Q2, Q3, Q5): a leaf that becomes several keeps changes from before and after apart, and
+/// snapshots see all of the claim or nothing. Method: a change before, many rows between two others,
+/// patches after; restart, checkpoint, restart.
 #[test]
 fn changes_around_a_leaf_that_becomes_several_stay_apart() {
     for commit in [CommitBy::Auto, CommitBy::Claims, CommitBy::Flags] {
@@ -405,8 +407,8 @@ fn changes_around_a_leaf_that_becomes_several_stay_apart() {
     }
 }
 
-/// Goal: a leaf that no claim can write, for it becomes several, is tried once until it is merged. Method: rows
-/// between others in two leaves, whose log would fill pages.
+/// Goal: a leaf that no claim can write, because it becomes several, is tried once until it is merged.
+/// Method: rows between others in two leaves, whose log would fill pages.
 #[test]
 fn a_leaf_that_outgrows_its_page_is_tried_once() {
     let (database, table) = database(CommitBy::Auto);
@@ -437,8 +439,9 @@ fn a_leaf_that_outgrows_its_page_is_tried_once() {
     check(&database, table, |_| 0);
 }
 
-/// Goal: a commit that meets somebody else's failure says that nothing is committed only where nothing can be.
-/// Method: the owner of a claim gives up after each step; what a restart finds is what it was told.
+/// Goal: a commit that meets the failure of another thread reports that nothing is committed only where
+/// nothing can be. Method: the owner of a claim gives up after each step; a restart finds the state
+/// that the owner was told.
 #[test]
 fn who_gives_up_a_claim_is_told_whether_it_may_be_committed() {
     let mut answers = Vec::new();
@@ -468,7 +471,7 @@ fn who_gives_up_a_claim_is_told_whether_it_may_be_committed() {
             }
         }
         if flushes {
-            // Somebody else's flush ends meanwhile.
+            // Another thread's flush ends meanwhile.
             runtime.flush_now().unwrap();
         }
         runtime.engine().options.commit = CommitBy::Log;
@@ -508,8 +511,8 @@ fn a_flush_that_ends_after_a_failure_acknowledges_nothing() {
     assert_eq!(database.begin().get(table, &key(1)).unwrap(), Some(value(1, 0)));
 }
 
-/// Goal: what a claim leaves to the log is counted until it is merged (rule D7). Method: leaves that change as a
-/// whole, and one that has to split.
+/// Goal: changes that a claim leaves to the log are counted until they are merged (rule D7). Method:
+/// leaves that change as a whole, and one that has to split.
 #[test]
 fn what_a_claim_leaves_out_may_make_leaves_grow() {
     let (database, table) = database(CommitBy::Claims);

@@ -100,7 +100,7 @@ impl Engine {
         if self.has_emptied() { self.planner.emptied.pop_front() } else { None }
     }
 
-    /// Flash holds an image of a node: a leaf of which nothing is left gets a turn to be merged away.
+    /// Flash holds an image of a node: an empty leaf gets a turn to be merged away.
     pub(super) fn note_leaf(&mut self, image: &[u8]) {
         let view = NodeView::trusted(image);
         let is_root = view.low().is_empty() && view.high().is_none();
@@ -119,7 +119,7 @@ impl Engine {
         }
     }
 
-    /// Finds what belongs with the group of `target`, which is to be merged after it.
+    /// Finds the groups that belong with the group of `target`; they are to be merged after it.
     fn widened(&mut self, target: Target) -> Step<Target> {
         let at = (target.table.id, target.key.clone());
         while let Some(next) = self.planner.ledger.unreadable_near(&at, self.planner.joining_reads)
@@ -132,7 +132,7 @@ impl Engine {
         Ok(target)
     }
 
-    /// Notes that what belongs with the group at `at` is to be merged after it.
+    /// Notes that the groups that belong with the group at `at` are to be merged after it.
     fn join(&mut self, at: &GroupKey) {
         let joined = self.planner.ledger.joined(at).into_iter();
         let joined = joined.map(|(id, key)| Target::new(Table::of(id), key, Reason::Joined));
@@ -162,7 +162,7 @@ impl Engine {
         Ok(None)
     }
 
-    /// Tells the ledger what the leaf of a group uses. What was read for it may leave again.
+    /// Tells the ledger the used bytes of a group's leaf. Pages read for that may leave again.
     fn measure_leaf(&mut self, at: &GroupKey) -> Step<()> {
         let index = self.leaf_for(Table::of(at.0), Seek::At(&at.1))?;
         let used = NodeView::trusted(&self.pool.frame(index).image).used_bytes();
@@ -171,8 +171,8 @@ impl Engine {
         Ok(())
     }
 
-    /// The group that the policy ranks first among those that can be merged now. Sizes are counted
-    /// before they are believed (G1), leaves read where the rank rests on what they hold.
+    /// The group that the policy ranks first among groups that can be merged now. Sizes are counted
+    /// before they are believed (G1), leaves read where the rank rests on their content.
     fn choose_group(&mut self) -> Step<Option<Target>> {
         self.place_groups()?;
         let mut passed = 0;
@@ -221,8 +221,8 @@ impl Engine {
         Ok(())
     }
 
-    /// Tells the ledger of the group of `key`, on a sweep of all below the same inner node; where the
-    /// next node begins.
+    /// Tells the ledger of the group of `key`, or on a sweep of all groups below the same inner node;
+    /// returns the key at which the next node begins.
     fn place_below(&mut self, table: Table, key: &[u8]) -> Step<Option<Vec<u8>>> {
         let index = self.node_for(table, Seek::At(key), 1)?;
         let frame = self.pool.frame(index);
@@ -263,7 +263,7 @@ impl Engine {
         Ok(next)
     }
 
-    /// The leaf whose merge frees most bytes a page among the next windows.
+    /// The leaf whose merge frees most bytes a page, among the next windows.
     fn choose_leaf(&mut self) -> Step<Option<Target>> {
         if !self.runs.is_empty() {
             return self.choose_in_order();
@@ -286,8 +286,8 @@ impl Engine {
         Ok(best.map(|(_, target)| target))
     }
 
-    /// The next leaf in key order, while changes are left outside memory: what is loaded for one leaf is for those
-    /// behind it as well, and goes before anything else is loaded.
+    /// The next leaf in key order, while changes are left outside memory: changes loaded for one leaf
+    /// are for the leaves behind it as well, and are merged before any others are loaded.
     fn choose_in_order(&mut self) -> Step<Option<Target>> {
         for _ in 0..LEAVES_PASSED_MAX {
             if !self.skip_empty_trees() {
@@ -318,7 +318,8 @@ impl Engine {
         Ok(None)
     }
 
-    /// Where many changes wait outside memory, loads those before the next one that is in it.
+    /// Where many changes wait outside memory, loads the changes whose keys lie before the next key
+    /// with a change in memory.
     fn load_ahead(&mut self, table: Table) -> Step<()> {
         if !self.are_runs_many() || self.deltas_size > self.limits.deltas_hard {
             return Ok(());
@@ -355,7 +356,7 @@ impl Engine {
         Ok(())
     }
 
-    /// What was read for the next job stays.
+    /// Pages read for the next job stay.
     pub(in crate::engine) fn keep_held(&mut self) {
         self.pool.keep(&self.planner.held);
     }
@@ -365,7 +366,7 @@ impl Engine {
         self.planner.held.contains(&page)
     }
 
-    /// Moves the hand to a tree that has deltas; false when none has.
+    /// Moves the hand to a tree that has deltas; false when no tree has.
     fn skip_empty_trees(&mut self) -> bool {
         let has_deltas = |tree: &&Tree| !tree.deltas.is_empty() && tree.root.is_some();
         let mut around = self.trees.from(self.planner.tree).chain(&self.trees);
@@ -376,8 +377,8 @@ impl Engine {
         true
     }
 
-    /// Best leaves below the lowest inner node at the hand with their scores, the best one first, and where
-    /// the next node begins.
+    /// Best leaves below the lowest inner node at the hand with their scores, the best one first, and
+    /// the key at which the next node begins.
     #[expect(clippy::type_complexity, reason = "scores and keys, start of the next node")]
     fn best_below(&mut self, table: Table) -> Step<(Vec<(usize, Vec<u8>)>, Option<Vec<u8>>)> {
         let durable = self.merge_lsn();
@@ -414,8 +415,8 @@ impl Engine {
     }
 }
 
-/// Bytes by which a leaf may grow for what waits up to an LSN for one of its keys: patches change what is put
-/// below them, not its size.
+/// Bytes by which a leaf may grow for the changes of one of its keys up to an LSN: a patch changes the
+/// bytes of the value below it, not the size.
 pub(in crate::engine) fn grown_by(entry: &Entry<'_>, upto: Lsn) -> i64 {
     let versions = entry.versions().take_while(|(lsn, _)| *lsn <= upto);
     let whole = versions.filter(|(_, op)| !matches!(op, Op::Patch(_)));
@@ -428,7 +429,8 @@ const PASSED_MAX: usize = 64;
 /// Leaves that are passed over in key order for one that can be merged now, at most.
 const LEAVES_PASSED_MAX: usize = 64;
 
-/// Leaves that split together with one free at least this share, in percent, of what it frees.
+/// A leaf splits together with a chosen leaf if it frees at least this share, in percent, of the memory
+/// that the chosen leaf frees.
 const TOGETHER_PERCENT: usize = 75;
 
 /// Memory of a delta beside its key and operation, roughly: enough to compare groups.

@@ -1,30 +1,30 @@
 //! The write-minimised commit of Lazy-Split LRU: which groups free enough memory for fewest pages.
 //!
-//! Owns the choice alone, over pairs of pages written and memory freed. It is a minimum knapsack cover:
-//! of groups with a weight and a cost, the cheapest set whose weights reach a goal. Groups of one cost
-//! are taken largest first, whatever else is taken, so a set is a number of groups for each cost, and
-//! dynamic programming over these numbers is exact.
+//! Owns the choice alone, over pairs of pages written and memory freed. The choice is a minimum
+//! knapsack cover: among groups with a weight and a cost, the cheapest set whose weights reach a goal.
+//! Groups of one cost are taken largest first, independently of the other costs, so a set is a number
+//! of groups for each cost, and dynamic programming over these numbers is exact.
 //!
 //! - **K1** A choice looks at no more groups of a cost than the writes of the set allow, and at the
 //!   lowest costs: its work is bounded, however many groups there are.
 
-/// Pages that one set writes, at most: what frees more is chosen in several sets.
+/// Pages that one set writes, at most: a larger goal is reached by several sets.
 pub(super) const WRITES_MAX: usize = 512;
 
 /// Different costs that are looked at, from the lowest.
 const COSTS_MAX: usize = 32;
 
-/// Groups of one cost, those that free most first.
+/// Groups of one cost, the group that frees most first.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct Bucket<T> {
-    /// Pages that each of them writes.
+    /// Pages that each group writes.
     pub(super) writes: usize,
     /// Groups, with the memory that each frees.
     pub(super) groups: Vec<(T, usize)>,
 }
 
-/// The buckets of groups that come by cost, and within it by memory freed, largest first. `from` gives
-/// them from a cost on.
+/// The buckets of groups that come by cost, and within a cost by memory freed, largest first. `from`
+/// gives the groups from a cost on.
 pub(super) fn buckets<T, I>(from: impl Fn(usize) -> I) -> Vec<Bucket<T>>
 where
     I: Iterator<Item = (T, usize, usize)>,
@@ -51,10 +51,11 @@ where
     buckets
 }
 
-/// The groups that free `goal` bytes for fewest pages; of sets that write alike the one that frees
-/// most. All, or what frees most for `WRITES_MAX` pages, when they free less.
+/// The groups that free `goal` bytes for fewest pages; among sets with equal writes, the set that frees
+/// most. Where no set within `WRITES_MAX` pages frees so much: the set that frees most.
 pub(super) fn cover<T>(buckets: Vec<Bucket<T>>, goal: usize) -> Vec<T> {
-    // Most memory that the buckets so far free for so many pages, and how many of the last bucket.
+    // For each number of pages: the most memory that the buckets so far free, and the groups of the
+    // last bucket in that set.
     let mut freed = vec![0; WRITES_MAX + 1];
     let mut counts: Vec<Vec<usize>> = Vec::new();
     for bucket in &buckets {

@@ -1,4 +1,4 @@
-//! Installing: what a written job means for the engine; no I/O, one short latch.
+//! Installing: the effect of a written job on the engine; no I/O, one short latch.
 
 use flagstone_space::{GroupId, LogicalPage, Lsn, PinId};
 
@@ -58,7 +58,8 @@ impl Engine {
                 }
                 self.record(grouped);
                 if self.must_merge() || self.is_checkpointing() {
-                    // Memory or the checkpoint waits for the install, nobody else may ever flush.
+                    // Memory or the checkpoint waits for the install, and no other caller may ever
+                    // flush.
                     self.want_flush();
                 }
             }
@@ -70,7 +71,7 @@ impl Engine {
         let Some(place) = self.unsynced.iter().position(|job| job.group == last) else { return };
         let durable: Vec<Grouped> = self.unsynced.drain(..=place).collect();
         durable.into_iter().for_each(|job| self.record(job));
-        // Else the next commit takes the records along.
+        // Otherwise the next commit takes the records along.
         let is_awaited = std::mem::take(&mut self.planner.awaits_installs);
         if is_awaited || self.are_images_many() || self.is_checkpointing() {
             self.want_flush();
@@ -109,8 +110,9 @@ impl Engine {
         reshape.puts.get(..count.saturating_sub(is_short.into())).unwrap_or_default()
     }
 
-    /// A job's pages could not be written: everything is as before. Whether its leaves split one by one from now
-    /// on, which takes fewer pages at a time, or others give their old pages back before.
+    /// A job's pages could not be written: everything is as before. Returns whether the work can go on
+    /// otherwise: its leaves split one by one from now on, which takes fewer pages at a time, or other
+    /// leaves give their old pages back first.
     pub(crate) fn write_failed(&mut self, job: &WriteJob) -> bool {
         for write in &job.pages {
             self.busy.remove(&write.page);
@@ -142,7 +144,7 @@ impl Engine {
         is_split || gives_back
     }
 
-    /// Whether snapshots need what an install replaces.
+    /// Whether snapshots need the pages that an install replaces.
     pub(crate) fn must_pin(&self, job: &Grouped) -> bool {
         self.hides_from_snapshot(job.reshape.upto)
     }
@@ -199,10 +201,10 @@ impl Engine {
             tree.reshaping.end();
         }
         self.refresh_parent(table, &reshape, lsn);
-        // What was committed while the leaves were being written goes to their frames, where it may.
+        // Commits that came while the leaves were being written go to their frames, where they may.
         written.into_iter().for_each(|page| self.absorb(page));
         if self.planner.ledger.tells() {
-            // What was placed when the deltas went was placed by the old leaves.
+            // Groups that were placed when the deltas went were placed by the old leaves.
             reshape.old.iter().for_each(|old| self.regroup(table, old.range()));
         }
         if let Some(rest) = &reshape.rest {
@@ -244,7 +246,7 @@ impl Engine {
         }
     }
 
-    /// Flash holds a frame's image; what was committed meanwhile is in the deltas.
+    /// Flash holds a frame's image; commits that came meanwhile are in the deltas.
     fn caught_up(&mut self, write: &PageWrite) {
         self.mark_stale(write.page);
         self.note_leaf(&write.image);

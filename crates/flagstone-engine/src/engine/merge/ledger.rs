@@ -1,11 +1,12 @@
 //! Groups of deltas by the leaf that they will change, in the order in which a policy commits them.
 //!
-//! Owns what is known of each group: its key range, size, age. Never reads a node: ranges are told to
-//! it, keys that lie in no known range wait in a list until somebody tells. The lazy-update B+-tree
-//! keeps an orthogonal list for this; here the deltas stay in their one ordered map, and a split
-//! moves none of them.
+//! Owns the knowledge of each group: its key range, size, age. Never reads a node: the engine tells it
+//! ranges, and keys that lie in no known range wait in a list until it does. The lazy-update B+-tree
+//! keeps an orthogonal list for this; here the deltas stay in their one ordered map, and a split moves
+//! none of them.
 //!
-//! - **G1** Groups do not overlap. What a group says of its size is a hint: whoever takes it counts.
+//! - **G1** Groups do not overlap. The recorded size of a group is a hint: the merge that takes the
+//!   group counts.
 //! - **G2** Every delta lies in a group, or its key is listed, or a sweep over the tree is due.
 //! - **G3** Work for a change is logarithmic in the groups; the list of keys is bounded.
 
@@ -33,12 +34,13 @@ pub(super) type GroupKey = (u32, Vec<u8>);
 pub(super) struct Place {
     pub(super) high: Option<Vec<u8>>,
     pub(super) page: LogicalPage,
-    /// The inner node above it, and its number below that: a hint, since splits move numbers.
+    /// The inner node above the leaf, and the leaf's number below that node: a hint, since splits move
+    /// numbers.
     pub(super) parent: LogicalPage,
     pub(super) child: usize,
 }
 
-/// What is known of a leaf that deltas wait for.
+/// Knowledge of a leaf that deltas wait for.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct Group {
     pub(super) place: Place,
@@ -48,11 +50,11 @@ pub(super) struct Group {
     growth: i64,
     /// Bytes of all changes that came for it, as a leaf would hold them.
     gross: usize,
-    /// Bytes that the leaf uses; none when that is not known.
+    /// Bytes that the leaf uses; none when they are not known.
     used: Option<usize>,
-    /// Number of the change that began it.
+    /// Number of the group's first change.
     first: u64,
-    /// Number of the last change that came to it: a query is no hit (section 4.2 of the paper).
+    /// Number of the group's last change: a query is no hit (section 4.2 of the paper).
     hit: u64,
 }
 
@@ -75,7 +77,8 @@ pub(super) struct Ledger {
     clock: u64,
     payload_size: usize,
     groups_peak: usize,
-    /// First keys of the groups by their leaf, and what became of them: kept where units are told.
+    /// First keys of the groups by their leaf, and the news of groups: kept where an order of units is
+    /// told.
     by_page: Option<HashMap<LogicalPage, GroupKey>>,
     news: Vec<News>,
     /// Groups that have come to their limit.
@@ -90,7 +93,7 @@ impl Ledger {
         Self { policy, super_group, payload_size, ..Self::default() }
     }
 
-    /// Whether anybody needs it.
+    /// Whether a policy or an order of units needs the ledger.
     pub(super) fn is_on(&self) -> bool {
         self.ranks() || self.tells()
     }
@@ -133,7 +136,7 @@ impl Ledger {
         }
     }
 
-    /// Forgets the groups and listed keys of a range; the oldest of the groups.
+    /// Forgets the groups and listed keys of a range; returns the oldest group.
     pub(super) fn forget(&mut self, tree: u32, range: KeyRange<'_>) -> Option<Group> {
         let mut oldest: Option<Group> = None;
         let mut from = self.group_of(tree, range.low).map_or(range.low.to_vec(), |(_, low)| low);
@@ -179,7 +182,7 @@ impl Ledger {
         self.sweep.clone().or_else(|| self.listed.first().cloned())
     }
 
-    /// Everything before `next` has been looked up, as far as a sweep is under way.
+    /// Every place before `next` has been looked up, as far as a sweep is under way.
     pub(super) fn swept_to(&mut self, next: Option<GroupKey>) {
         if self.sweep.is_some() {
             self.sweep = next;
@@ -197,7 +200,7 @@ impl Ledger {
         Some((at.clone(), self.groups.get(at)?.clone()))
     }
 
-    /// Whether the rank of a group rests on what its leaf uses, and that is not known.
+    /// Whether the rank of a group rests on the used bytes of its leaf, and these are not known.
     pub(super) fn wants_leaf(&self, group: &Group) -> bool {
         self.policy == Victim::Cost && group.used.is_none()
     }
@@ -232,7 +235,7 @@ impl Ledger {
         self.groups.get(at)
     }
 
-    /// Changes what is known of a group; its leaf.
+    /// Changes the knowledge of a group; returns its leaf.
     fn change(&mut self, at: &GroupKey, change: impl FnOnce(&mut Group)) -> Option<LogicalPage> {
         let mut group = self.groups.remove(at)?;
         self.order.remove(&(self.rank(&group), at.clone()));
@@ -267,7 +270,7 @@ impl Ledger {
     }
 }
 
-/// Bytes by which a leaf may grow for a change: what it replaces is not known.
+/// Bytes by which a leaf may grow for a change: the size of the replaced row is not known.
 pub(super) fn growth_by(key: &[u8], op: Op<'_>) -> i64 {
     match op {
         Op::Put(_) | Op::PutRef(_) => (key.len() + op.encoded_size()) as i64,

@@ -14,7 +14,7 @@ use crate::engine::{Engine, MERGE_PAGES, Step, Table, Tree};
 use crate::node::{self, Built, MergeRequest, NoOutline, NodeView};
 
 impl Engine {
-    /// Merges the leaf that holds `key`, whatever that frees; none when it cannot be done now.
+    /// Merges the leaf that holds `key`, however little that frees; none when it cannot be done now.
     pub(crate) fn merge_at(&mut self, table: Table, key: Vec<u8>) -> Step<Option<WriteJob>> {
         self.prepare_merge(&Target::new(table, key, Reason::Memory))
     }
@@ -23,13 +23,14 @@ impl Engine {
     pub(super) fn prepare_merge(&mut self, target: &Target) -> Step<Option<WriteJob>> {
         let table = target.table;
         if self.tree(table)?.root.is_none() {
-            // It was dropped since it was chosen.
+            // The table was dropped since the leaf was chosen.
             return Ok(None);
         }
         if target.reason == Reason::Emptied
             && (self.is_dropped(table) || self.behind_unreadable(table, &target.key).is_some())
         {
-            // What is being freed keeps its shape, and so does what cannot be read.
+            // A table that is being freed keeps its shape, and so does one with a page on the way that
+            // cannot be read.
             return Ok(None);
         }
         let index = self.leaf_for(table, Seek::At(&target.key))?;
@@ -52,18 +53,18 @@ impl Engine {
             false => self.load_runs_until(table, range, upto).map(|()| None)?,
         };
         let Some(index) = self.pool.peek(page) else { return Ok(None) };
-        // Put back after the frame was read.
+        // These deltas were put back after the frame was read.
         self.drop_redundant(table, range, base_lsn);
         debug_assert_eq!(self.pool.peek(page), Some(index), "frames stay while a merge uses them");
         let view = NodeView::trusted(&self.pool.frame(index).image);
         let deltas = &self.tree(table)?.deltas;
         let is_due = deltas.has_upto(range, upto);
-        // At restart, what the image holds already is not put back yet (rule D2).
+        // At restart, changes that the image already holds may not be put back yet (rule D2).
         let is_reached = !is_ahead && base_lsn <= upto && end.is_none();
         let may_join = target.reason == Reason::Emptied && is_reached && view.count() == 0;
         if !is_due && !may_join {
             if target.reason == Reason::Eager && deltas.has_upto(range, self.committed) {
-                // What did not fit is not durable yet.
+                // The change that did not fit is not durable yet.
                 self.want_flush();
                 self.planner.target = Some(target.clone());
             }
@@ -90,7 +91,8 @@ impl Engine {
         Ok(job)
     }
 
-    /// What the durable deltas of a leaf in memory make of it, or of what lies below `loaded_to`.
+    /// New pages of a leaf in memory with its durable deltas, or of the part of the leaf below
+    /// `loaded_to`.
     pub(super) fn plan_of(
         &self,
         table: Table,
@@ -144,8 +146,8 @@ impl Engine {
         })
     }
 
-    /// Where a merge of a leaf ends whose deltas become more pages than a checkpoint could name, should it come
-    /// before the install (rule D4). What lies behind keeps its deltas.
+    /// Key at which the merge of a leaf ends whose deltas become more pages than a checkpoint could
+    /// name, should one come before the install (rule D4). The keys behind keep their deltas.
     fn end_of_merge(&self, table: Table, range: KeyRange<'_>, upto: Lsn) -> Option<Vec<u8>> {
         let deltas = &self.trees.get(table.id as usize)?.deltas;
         // Each page but the last is half full at least.
@@ -164,7 +166,7 @@ impl Engine {
         None
     }
 
-    /// The job of a leaf that keeps to its page, by an append where that carries it.
+    /// The job of a leaf that keeps to its page, by an append where the change fits one.
     fn single_job(&mut self, index: FrameIndex, plan: ReshapePlan) -> WriteJob {
         let deltas = self.count_deltas(&plan);
         self.count_merge(deltas);
@@ -177,7 +179,7 @@ impl Engine {
         self.write_alone(plan, append)
     }
 
-    /// Deltas that a merge takes.
+    /// Number of deltas that a merge takes.
     fn count_deltas(&self, plan: &ReshapePlan) -> u64 {
         let range = KeyRange { low: &plan.low, high: plan.high.as_deref() };
         let tree = self.trees.get(plan.table.id as usize);
@@ -190,7 +192,7 @@ impl Engine {
         self.counts.merged_deltas += deltas;
     }
 
-    /// The LSN that a merge prepared now is complete to: everything at or below is durable, and in
+    /// The LSN that a merge prepared now is complete to: every commit at or below it is durable, and in
     /// the tree's deltas or its base.
     pub(in crate::engine) fn merge_lsn(&self) -> Lsn {
         if self.bugs.has(SeededBug::MergeBeforeDurable) {
@@ -206,7 +208,8 @@ impl Engine {
         page: LogicalPage,
         built: &Built,
     ) -> Step<bool> {
-        // Short of room, and where nothing is left of it, the leaf waits for its turn to be merged away.
+        // While room is being reclaimed, and when it becomes empty, the leaf waits for its turn to be
+        // merged away.
         let must_wait = self.growth.is_reclaiming() || NodeView::trusted(&built.image).count() == 0;
         let may_reshape = must_wait || self.tree(table)?.reshaping.is_none();
         Ok(self.is_small(built) && self.root_of(table)? != page && may_reshape)
@@ -260,8 +263,8 @@ impl Engine {
         self.merge_to_frame(index, self.merge_lsn()).map(drop)
     }
 
-    /// Whether frames that are ahead of flash take more than their share and what is kept for
-    /// merges: whoever wants to change more waits until some are written.
+    /// Whether frames that are ahead of flash take more than their share and the memory kept for
+    /// merges: transactions that want to change more wait until some are written.
     pub(crate) fn frames_exceed(&self) -> bool {
         self.pool.bytes() > self.frames_max() + MERGE_PAGES * self.payload_size
     }
@@ -287,8 +290,8 @@ impl Engine {
             if view.level() != level {
                 return Err(corrupt(frame.page, "structure change of a level the tree lacks"));
             }
-            // A split at restart wrote it with changes that are newer than it claims to be: it would be
-            // written again and again.
+            // A split at restart wrote the node with changes newer than its LSN: without them the node
+            // would be written again and again.
             let index = self.with_structure(table, index);
             let frame = self.pool.frame(index);
             let view = NodeView::trusted(&frame.image);
@@ -315,8 +318,8 @@ impl Engine {
         }
     }
 
-    /// The frame that is ahead for longest, if since `cutoff` or before, as a job, and whether there is
-    /// one at all.
+    /// The frame that is ahead for longest, if since `cutoff` or before, as a job; and whether any
+    /// frame is ahead.
     pub(crate) fn old_frame_job(&mut self, cutoff: Lsn) -> Step<(bool, Option<WriteJob>)> {
         let (mut is_any, mut oldest) = (false, None);
         for candidate in self.pool.ahead_since(cutoff) {

@@ -16,22 +16,22 @@ use crate::engine::{Engine, MERGE_PAGES, Step, Stop, Table, Wait};
 use crate::lock::Xid;
 use crate::node::{self, Built, FillPolicy, MergeRequest, NoOutline, NodeView};
 
-/// Neighbours that one leaf joins: one that fills little of its page the first, one of which nothing is left
+/// Neighbours that one leaf joins: a leaf that fills little of its page joins the first, an empty leaf
 /// a second as well.
 const NEIGHBOURS_MAX: usize = 2;
 
-/// Pages that were read for one merge, beyond which it reads none that it can do without: memory may not
-/// hold them all.
+/// Pages read for one merge, beyond which it does without further reads where it can: memory may not
+/// hold all pages.
 const READS_MAX: usize = 8;
 
 /// Frames of memory for each page that is read so that its leaf may split with another one.
 const FRAMES_A_READ: usize = 16;
 
-/// What leaves split into at once has one part in this many of the pages that a checkpoint can name, and what all
-/// trees split into before an install half of them.
+/// The pages of one split take at most one part in this many of the pages that a checkpoint can name;
+/// the splits of all trees before an install take at most half of these pages.
 const NAMED_SHARE: usize = 8;
 
-/// Pages that a join takes at most, where nodes above it have to split.
+/// Pages that a join takes at most, where nodes above the joined leaves have to split.
 const JOIN_PAGES: u64 = 8;
 
 impl ReshapePlan {
@@ -43,8 +43,8 @@ impl ReshapePlan {
 }
 
 impl Engine {
-    /// Several pages at once: the leaves, with those `beside` that split as well, and the inner nodes that
-    /// become too small.
+    /// Several pages at once: the leaves of `plan`, the leaves of `beside` that split as well, and the
+    /// inner nodes that become too small.
     pub(super) fn reshape(
         &mut self,
         plan: ReshapePlan,
@@ -80,8 +80,8 @@ impl Engine {
         self.plan_reshape(plan, beside, gone, own_page)
     }
 
-    /// Whether a merge may begin beside the reshapes of its tree that are under way: splits go on beside each other
-    /// as long as their nodes are others.
+    /// Whether a merge may begin beside the reshapes of its tree that are under way: splits go on
+    /// beside each other as long as they change different nodes.
     fn may_begin(&self, plan: &ReshapePlan) -> Step<bool> {
         Ok(match self.tree(plan.table)?.reshaping {
             Reshaping::None => true,
@@ -90,31 +90,35 @@ impl Engine {
         })
     }
 
-    /// Reshapes whose pages are written and that are not installed, but for a claim's.
+    /// Reshapes whose pages are written and that are not installed, apart from a claim's.
     pub(in crate::engine) fn open_groups(&self) -> impl Iterator<Item = &Grouped> {
         self.installs.iter().map(|install| &install.grouped).chain(&self.unsynced)
     }
 
-    /// Whether a checkpoint has to name so many pages of other trees that this plan waits for their install.
+    /// Whether a checkpoint would have to name so many pages of other trees that this plan waits for
+    /// their install.
     fn are_many_open(&self, plan: &ReshapePlan) -> bool {
         let open: usize = self.open_groups().map(Grouped::page_count).sum();
         open > 0 && open + plan.pages.len() > self.nameable_pages() / 2
     }
 
-    /// Whether a leaf may part where its changes are not all loaded. Where what is left would have to wait for
-    /// something, or for pages, all of them come at once.
+    /// Whether the merge of a leaf may end before all its changes are loaded. Where the rest would have
+    /// to wait for a reshape, for merges that reclaim room, or for pages, all changes are loaded and
+    /// merged at once.
     pub(super) fn may_cut(&self, table: Table, lsn: Lsn) -> Step<bool> {
         let is_free = self.tree(table)?.reshaping.is_none() && !self.growth.is_reclaiming();
         Ok(is_free && self.may_keep_lsn(lsn) && self.has_pages_for(JOIN_PAGES))
     }
 
-    /// Whether a page number may be given to a page that is complete to no more than `lsn`. A restart frees it
-    /// again if the tail of the log has a younger record that freed it, and had another owner for it before.
+    /// Whether a page number may be given to a page that is complete to no more than `lsn`. A restart
+    /// frees the number again if the tail of the log has a younger record that freed it from an earlier
+    /// owner.
     fn may_keep_lsn(&self, lsn: Lsn) -> bool {
         self.freed_lsn <= lsn || self.is_replaying()
     }
 
-    /// The job of a merge that ends in the page it began with; the page on flash takes `append`, if any.
+    /// The job of a merge whose result stays in the leaf's own page; the page on flash takes `append`,
+    /// if any.
     pub(super) fn write_alone(&mut self, plan: ReshapePlan, append: Option<Append>) -> WriteJob {
         let ReshapePlan { table, page, low, high, upto, pages, grown, old, .. } = plan;
         let base_lsn = old.first().map_or(Lsn::ZERO, |old| old.lsn);
@@ -130,8 +134,8 @@ impl Engine {
         WriteJob { pin, ..WriteJob::new(GroupId::NONE, pages, outcome) }
     }
 
-    /// Of the leaves of `keys` those that have to split as well as `plan`'s, below the same node. One record
-    /// installs them all, so that a device that has to be synced before is synced once for all.
+    /// Plans for the leaves of `keys` that have to split too, below the same node as `plan`'s leaf. One
+    /// record installs them all, so that a device that has to be synced before is synced once for all.
     pub(super) fn plans_beside(
         &mut self,
         plan: &ReshapePlan,
@@ -165,8 +169,9 @@ impl Engine {
         Ok(is_free && !self.merges_to_frames() && may_split)
     }
 
-    /// Pages that leaves which split together become, at most: two leaves' where memory is small. A checkpoint
-    /// names them beside what transactions have open, until they are installed.
+    /// Pages that leaves which split together become, at most; where memory is small, the pages of two
+    /// leaves. A checkpoint names these pages beside the pages of open transactions, until they are
+    /// installed.
     fn together_max(&self) -> usize {
         let in_memory = self.options.memory / IMAGES_SHARE / self.payload_size;
         in_memory.min(self.nameable_pages() / NAMED_SHARE).max(MERGE_PAGES)
@@ -194,12 +199,12 @@ impl Engine {
         Ok(page.filter(|page| !self.busy.contains(page) && !self.planner.passes_over(*page)))
     }
 
-    /// What a merge makes of the leaf of `key`, if that takes several pages.
+    /// Plan of the merge of the leaf of `key`, if the merge takes several pages.
     fn split_of(&mut self, table: Table, key: &[u8], upto: Lsn) -> Step<Option<ReshapePlan>> {
         let index = self.leaf_for(table, Seek::At(key))?;
         let frame = self.pool.frame(index);
         if frame.ahead.is_some() || frame.lsn > upto {
-            // Restart has not put back yet what a newer image holds already (rule D2).
+            // A newer image already holds changes that restart has not put back yet (rule D2).
             return Ok(None);
         }
         let (page, lsn, view) = (frame.page, frame.lsn, NodeView::trusted(&frame.image));
@@ -214,9 +219,9 @@ impl Engine {
         Ok((plan.is_due && plan.pages.len() > 1 && plan.rest.is_none()).then_some(plan))
     }
 
-    /// Widens a plan to a neighbour of the leaf under the same parent, when both fit one page.
+    /// Widens a plan to a neighbour of the leaf under the same parent, when the two fit one page.
     ///
-    /// Returns the separator and page that go.
+    /// Returns the separator and the page that go.
     fn merge_with_neighbour(
         &mut self,
         plan: &mut ReshapePlan,
@@ -235,7 +240,8 @@ impl Engine {
             is_right: true,
             separator: view.separator(place),
         });
-        // The left one first: where rows go in the order of their keys, it is what is left of many.
+        // The left neighbour first: where rows go in the order of their keys, it is the remnant of many
+        // leaves.
         for neighbour in [left, right].into_iter().flatten() {
             let gone = self.take_in(plan, neighbour)?;
             if gone.is_some() || !plan.is_empty() {
@@ -269,11 +275,11 @@ impl Engine {
             return Ok(None);
         };
         let (own, neighbour) = (self.pool.frame(own), self.pool.frame(index));
-        // What was merged already needs no second merge where nothing is left of it.
+        // A leaf that is merged already needs no second merge where nothing is left in it.
         let was_empty = plan.is_empty();
         let own = if was_empty { &plan.pages[0].image } else { &own.image };
         if neighbour.lsn > plan.upto {
-            // Restart has not put back yet what this image holds already (rule D2).
+            // This image already holds changes that restart has not put back yet (rule D2).
             return Ok(None);
         }
         let (own_view, other_view) = (NodeView::trusted(own), NodeView::trusted(&neighbour.image));
@@ -301,7 +307,7 @@ impl Engine {
         plan.page = left_page;
         plan.pages = merged.pages;
         if !was_empty {
-            // Both were merged anew.
+            // Both leaves were merged anew.
             (plan.dropped, plan.grown) = (Vec::new(), 0);
         }
         let known = plan.dropped.len();
@@ -315,7 +321,7 @@ impl Engine {
         Ok(Some((separator, right_page)))
     }
 
-    /// Drops what restart put back although the neighbour's base holds it.
+    /// Drops changes that restart put back although the neighbour's base holds them.
     fn meet_neighbour(&mut self, table: Table, page: LogicalPage) {
         let Some(index) = self.pool.peek(page) else { return };
         let frame = self.pool.frame(index);
@@ -362,7 +368,8 @@ impl Engine {
         Err(stop)
     }
 
-    /// The job that writes what a transaction makes of a leaf; none while the tree changes its shape.
+    /// The job that writes the several pages which a transaction's changes make of a leaf; none while
+    /// the tree changes its shape.
     pub(in crate::engine) fn claim_reshape(
         &mut self,
         xid: Xid,
@@ -387,14 +394,15 @@ impl Engine {
         if let Some(tree) = self.trees.get_mut(reshape.table.id as usize) {
             tree.reshaping.begin(reshape.is_shared());
         }
-        // Whoever claims waits for the record, and so does whoever restarts.
+        // A transaction with a claim waits for the record, and so does a restart.
         let may_wait = reshape.claim.is_none() && !self.is_replaying();
         let outcome = Outcome::Reshaped(Box::new(reshape));
         WriteJob { may_wait, ..WriteJob::new(group, pages, outcome) }
     }
 
-    /// Climbs from leaves below one node to the first node that takes their new separators; none when a reshape under
-    /// way writes one of the nodes, or changes it while it is to be written.
+    /// Climbs from leaves below one node to the first node that takes their new separators; none when a
+    /// reshape under way writes one of the nodes on the way, or changes a node that this one would
+    /// write.
     fn climb(
         &mut self,
         plan: ReshapePlan,
@@ -416,8 +424,8 @@ impl Engine {
             grown += other.grown;
             frees += other.frees;
         }
-        // Every structure change up to the durable LSN is installed in the nodes that are written. Where restart
-        // merges, a node may hold more than that.
+        // Every structure change up to the durable LSN is installed in the nodes that are written.
+        // Where restart merges, a node may hold later changes too.
         let mut lsn = upto;
         let mut puts: Vec<(Vec<u8>, LogicalPage)>;
         let parent = loop {
@@ -485,8 +493,8 @@ impl Engine {
         Ok(Some((group, reshape)))
     }
 
-    /// Whether an inner node takes separators, of which it becomes so many nodes, beside those that reshapes under way
-    /// are about to put into it.
+    /// Whether an inner node, which becomes `node_count` nodes with these separators, takes them beside
+    /// the separators that reshapes under way are about to add.
     fn takes_beside(
         &self,
         page: LogicalPage,
@@ -507,7 +515,8 @@ impl Engine {
         Ok(nodes.len() == 1)
     }
 
-    /// Pages for what became of nodes of one level; the separators that their parent lacks, in order.
+    /// Pages for the nodes that replace nodes of one level. Returns the separators that their parent
+    /// lacks, in order.
     fn place_nodes(
         &mut self,
         (table, level): (Table, u8),
@@ -530,8 +539,9 @@ impl Engine {
         Ok(puts)
     }
 
-    /// An inner node that became too small, with what its neighbour under the same parent holds: one node,
-    /// or two that share the children. None when it has no neighbour, or that is not to be had now.
+    /// Joins an inner node that became too small with its neighbour under the same parent: the result
+    /// is one node, or two nodes that share the children. None when it has no neighbour, or the
+    /// neighbour cannot be had now.
     fn join_neighbour(
         &mut self,
         table: Table,
@@ -540,7 +550,7 @@ impl Engine {
         upto: Lsn,
     ) -> Step<Option<Joined>> {
         if !self.has_pages_for(JOIN_PAGES) {
-            // Separators of other lengths may take more: what frees pages does not wait for any.
+            // Separators of other lengths may take more pages: a merge that frees pages waits for none.
             return Ok(None);
         }
         let index = self.node_for(table, Seek::At(&small.low_key), level + 1)?;
@@ -563,7 +573,8 @@ impl Engine {
         let (own, other) = (self.pool.frame(own), self.pool.frame(other));
         let is_apart = own.lsn > upto || other.lsn > upto;
         if is_apart || self.busy.contains(&other.page) || other.ahead.is_some() {
-            // Restart has not put back yet what one of them holds already (rule D2), or it is being written.
+            // One of the two already holds changes that restart has not put back yet (rule D2), or it
+            // is being written.
             return Ok(None);
         }
         let (small, neighbour) = (NodeView::trusted(&small.image), NodeView::trusted(&other.image));
@@ -575,20 +586,20 @@ impl Engine {
         Ok(Some(Joined { left, right, separator, low, high, built }))
     }
 
-    /// Whether a leaf that may split with another one is in memory, or can be read without taking the place of
-    /// what was read for the same job: it is what was used last of many frames.
+    /// Whether a leaf that may split with another one is in memory, or can be read without driving out
+    /// the pages that were read for the same job: those pages are the last used of many frames.
     fn may_read_beside(&self, page: LogicalPage) -> bool {
         let frames = (self.planner.held_count() + 1) * FRAMES_A_READ;
         let is_roomy = frames * frame_size(self.payload_size) <= self.frames_max();
         self.pool.peek(page).is_some() || is_roomy && !self.reads_enough(page)
     }
 
-    /// Whether a page would have to be read beside too many others.
+    /// Whether the read of a page would be one too many for this merge.
     fn reads_enough(&self, page: LogicalPage) -> bool {
         self.planner.held_count() >= READS_MAX && self.pool.peek(page).is_none()
     }
 
-    /// Asks for all pages of a level at once: a climb that stops is done again from its start.
+    /// Asks for all pages of a level at once: a climb that stops begins again from its start.
     fn require_pages(&self, count: usize, climb: &Climb) -> Step<()> {
         if self.unused_pages.len() >= count {
             return Ok(());
@@ -602,8 +613,8 @@ impl Engine {
         Ok(page)
     }
 
-    /// The first image stays on `page`, the second on the page of a neighbour that joined it, the others
-    /// get pages of their own.
+    /// The first image stays on `page`, the second goes to the page of a neighbour that joined it, the
+    /// others get pages of their own.
     fn place_siblings(
         &mut self,
         page: LogicalPage,
@@ -660,21 +671,21 @@ impl Engine {
     }
 }
 
-/// What a climb from a leaf to the root collects.
+/// Results of a climb from a leaf to the root.
 #[derive(Default)]
 struct Climb {
-    /// Page numbers taken for it.
+    /// Page numbers taken for the job.
     taken: Vec<LogicalPage>,
     writes: Vec<PageWrite>,
     written: Vec<InnerRange>,
-    /// Page of the right one of two inner nodes that joined, until it is known what becomes of it.
+    /// Page of the right one of two inner nodes that joined, until its fate is known.
     right: Option<LogicalPage>,
-    /// What did not merge of the leaf.
+    /// The part of the leaf that did not merge.
     rest: Option<OldBase>,
 }
 
 impl Climb {
-    /// A page that is complete to `lsn`, or as old as it was where it did not merge.
+    /// A page that is complete to `lsn`; a page with a part that did not merge keeps its older LSN.
     fn write(&mut self, page: LogicalPage, image: Vec<u8>, lsn: Lsn) {
         let view = NodeView::trusted(&image);
         let rest = self.rest.as_ref().filter(|rest| view.is_leaf() && view.low() >= &rest.low[..]);
@@ -683,11 +694,11 @@ impl Climb {
     }
 }
 
-/// A leaf beside the one of a plan, under the same parent.
+/// A leaf beside the leaf of a plan, under the same parent.
 struct Neighbour {
     page: LogicalPage,
     is_right: bool,
-    /// What leads to the right one of the two.
+    /// Separator of the right one of the two.
     separator: Vec<u8>,
 }
 
@@ -695,7 +706,7 @@ struct Neighbour {
 struct Joined {
     left: LogicalPage,
     right: LogicalPage,
-    /// What led to the right one.
+    /// Old separator of the right one.
     separator: Vec<u8>,
     low: Vec<u8>,
     high: Option<Vec<u8>>,
@@ -713,15 +724,16 @@ mod tests {
     use crate::testing::{Database, Snapshot};
     use crate::{Options, Table};
 
-    /// Blocks so small that their record is the tighter bound.
+    /// Blocks so small that the bound of their record is the tighter one.
     fn small_blocks(name: &str, pages_per_block: u32) -> Profile {
         let mut profile = Profile::named(name).unwrap();
         profile.geometry.pages_per_block = pages_per_block;
         profile.with_block_count(4_096).unwrap()
     }
 
-    /// Goal: a checkpoint that comes before leaves are installed that split together can name them all, beside what
-    /// other rules leave to transactions; else the device could not be opened after a cut.
+    /// Goal: a checkpoint that comes before leaves which split together are installed can name them
+    /// all, beside the pages that other rules leave to transactions; else the device could not be
+    /// opened after a cut.
     #[test]
     fn leaves_that_split_together_can_be_named() {
         for (name, pages_per_block) in [("slc-512", 32), ("slc-2k", 8), ("slc-2k", 64)] {
@@ -737,9 +749,10 @@ mod tests {
         }
     }
 
-    /// Goal: the same for one leaf with all that memory holds back: it merges in parts, nothing is lost of what is
-    /// left, and that keeps its page, also under a number that a record of the log's tail freed before. Method:
-    /// cuts before one of the parts is installed, with and without tables that were dropped before.
+    /// Goal: the same for one leaf with all changes that memory holds back: it merges in parts, no
+    /// change of the rest is lost, and the rest keeps its page, also under a number that a record of
+    /// the log's tail freed before. Method: cuts before one of the parts is installed, with and without
+    /// tables that were dropped before.
     #[test]
     fn a_leaf_of_many_deltas_merges_in_parts() {
         for (number, has_dropped) in [(1, false), (6, false), (1, true), (6, true)] {
@@ -764,8 +777,8 @@ mod tests {
         }
     }
 
-    /// Goal: a full merge leaves nothing of such a leaf behind. Method: its last key has a row already, so that
-    /// no part of the leaf is ever empty.
+    /// Goal: a full merge leaves no delta of such a leaf behind. Method: its last key has a row
+    /// already, so that no part of the leaf is ever empty.
     #[test]
     fn a_full_merge_takes_all_parts() {
         let mut load = Load::new();
@@ -778,7 +791,8 @@ mod tests {
         assert!(load.database.runtime().engine().trees.iter().all(|tree| tree.deltas.is_empty()));
     }
 
-    /// Goal: who reads through a snapshot finds what was there, on both sides of where a merge ended.
+    /// Goal: a reader of a snapshot finds the rows as they were, on both sides of the key at which a
+    /// merge ended.
     #[test]
     fn snapshots_read_leaves_that_merged_in_parts() {
         let mut load = Load::new();
@@ -794,8 +808,9 @@ mod tests {
         load.check(&snapshot);
     }
 
-    /// Goal (rule D7): in little memory a search that comes to nothing drives out what a checkpoint has read, so that
-    /// neither ends. Method: a leaf to merge, and a checkpoint that merges wait for, which goes first.
+    /// Goal (rule D7): with little memory, a search for merges that finds none must not drive out pages
+    /// that a checkpoint has read, or neither would end. Method: a leaf to merge, and a checkpoint that
+    /// merges wait for, which goes first.
     #[test]
     fn merges_that_wait_for_a_checkpoint_are_not_looked_for() {
         let mut load = Load::new();

@@ -2,7 +2,7 @@
 //! evict base copies and changes in one order (Lazy-Split LRU).
 //!
 //! Owns the way from a group to its unit and back. The ledger knows groups by key, the order knows
-//! units by page; what one learns the other is told before the next choice.
+//! units by page; each learns of the other's changes before the next choice.
 
 use flagstone_space::Lsn;
 
@@ -30,7 +30,7 @@ impl Engine {
         }
     }
 
-    /// Deltas of a range went: those that are left lie in groups of other leaves, maybe.
+    /// Deltas of a range went: the remaining deltas may lie in groups of other leaves.
     pub(in crate::engine) fn follow_units(&mut self, table: Table, range: KeyRange<'_>) {
         if !self.planner.ledger.tells() {
             return;
@@ -50,7 +50,7 @@ impl Engine {
         tree.deltas.range(range).next().map(|entry| entry.key().to_vec())
     }
 
-    /// The order of units learns what became of groups.
+    /// The order of units learns the news of groups.
     pub(super) fn tell_units(&mut self) {
         if self.planner.ledger.tells() {
             for (page, changes) in self.planner.ledger.take_news() {
@@ -59,7 +59,8 @@ impl Engine {
         }
     }
 
-    /// Places the group of `key` if the inner nodes are in memory; where its leaf ends.
+    /// Places the group of `key` if the inner nodes are in memory; returns the key at which its leaf
+    /// ends.
     fn place_at_hand(&mut self, table: Table, key: &[u8]) -> Option<Option<Vec<u8>>> {
         if self.planner.ledger.has_group(table.id, key) {
             return None;
@@ -122,7 +123,7 @@ impl Engine {
         Ok(self.tree(table)?.deltas.range(range).next().is_some())
     }
 
-    /// The base of a unit is in a frame: what a merge of its changes writes follows from it.
+    /// The base of a unit is in a frame: the pages that a merge of its changes writes follow from it.
     pub(in crate::engine) fn measure_unit(&mut self, index: FrameIndex) {
         let frame = self.pool.frame(index);
         if let Some(at) = self.planner.ledger.group_at(frame.page).cloned() {
@@ -132,8 +133,8 @@ impl Engine {
         }
     }
 
-    /// Bytes by which the leaf of `key` grows for a change, as far as memory tells; none where nobody
-    /// asks.
+    /// Bytes by which the leaf of `key` grows for a change, as far as memory tells; none where no order
+    /// of units asks.
     pub(in crate::engine) fn growth_at_hand(
         &self,
         table: Table,
@@ -176,7 +177,7 @@ impl Engine {
         }
         self.place_groups()?;
         while let Some(at) = self.planner.ledger.take_full() {
-            // One that cannot be merged now is full again with its next change.
+            // A leaf that cannot be merged now is full again with its next change.
             if let Some(target) = self.target_of(&at)? {
                 return Ok(Some(target));
             }
@@ -186,7 +187,7 @@ impl Engine {
         at.map_or(Ok(None), |at| self.target_of(&at))
     }
 
-    /// The next of the set of groups that writes least for what has to be freed.
+    /// The next group of the set that frees the needed memory for fewest writes.
     pub(super) fn choose_cover(&mut self) -> Step<Option<Target>> {
         self.place_groups()?;
         if let Some(target) = self.next_of_cover()? {
@@ -205,8 +206,8 @@ impl Engine {
         Ok(None)
     }
 
-    /// The set of groups that frees its share of memory for fewest writes: of the cold region where
-    /// units have one, else of all.
+    /// The set of groups that frees its share of memory for fewest writes: from due units of the cold
+    /// region if there are any, else from all groups.
     fn cheapest_cover(&self) -> Vec<GroupKey> {
         let goal = self.options.memory / COVER_SHARE;
         let is_free = |page| !self.busy.contains(&page) && !self.planner.passes_over(page);
@@ -251,7 +252,7 @@ impl Engine {
     }
 }
 
-/// What the changes of a range take as a leaf would hold them.
+/// Bytes that the changes of a range would take in a leaf.
 pub(super) fn gross_of(deltas: &DeltaMap, range: KeyRange<'_>) -> usize {
     let size = |key: &[u8], op: Op<'_>| key.len() + op.encoded_size();
     deltas

@@ -63,7 +63,7 @@ impl Clusters {
         });
     }
 
-    /// A dirty page leaves it: used again, written, or gone.
+    /// A dirty page leaves the window: used again, written, or gone.
     pub(super) fn remove(&mut self, page: LogicalPage, frame: u32) {
         let now = self.now;
         self.change(page, |cluster| {

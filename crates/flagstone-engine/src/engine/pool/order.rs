@@ -1,7 +1,7 @@
 //! The order in which frames leave memory, by policy.
 //!
-//! Owns places and ages of frames, by their index. Never sees an image, never evicts: it names the
-//! next victim, and is told what became of it.
+//! Owns places and ages of frames, by their index. Never sees an image, never evicts: it names the next
+//! victim, and learns the victim's fate from the pool.
 //!
 //! ```text
 //!            used again
@@ -11,16 +11,18 @@
 //!                          └── victim: clean first, then dirty
 //! ```
 //!
-//! LRU and CLOCK have no window: all frames are in the hot list. CFLRU (Park et al., CASES 2006)
-//! has one of a fixed or a learned share of the frames; CFDC (Ou, Härder, Jin, DaMoN 2009) gathers
-//! the window's dirty pages in clusters of neighbours. LS-LRU has an order of its own (`units`).
+//! LRU and CLOCK have no window: all frames are in the hot list. CFLRU (Park et al., CASES 2006) has a
+//! window of a fixed or a learned share of the frames; CFDC (Ou, Härder, Jin, DaMoN 2009) gathers the
+//! window's dirty pages in clusters of neighbours. LS-LRU has an order of its own (`units`).
 //!
 //! - **O1** Every frame is in exactly one place; `count` frames in all.
-//! - **O2** Within hot list and window the order is that of last use, whatever changed in between.
+//! - **O2** Within hot list and window the order is the order of last use, even where frames became
+//!   clean or dirty in between.
 //! - **O3** The few frames that were used last are never in the window, however wide it is: a page that
-//!   was just read is clean, and would leave before it is used (P3). CLOCK's hand comes by it once for the same reason.
-//! - **O4** A choice looks at no frame that it does not move: the cost of `victim` is amortised by
-//!   what entered the window or was used since the last one.
+//!   was just read is clean, and would leave before it is used (P3). CLOCK's hand passes such a page by
+//!   once for the same reason.
+//! - **O4** A choice looks at no frame that it does not move: the cost of `victim` is amortised by the
+//!   frames that entered the window or were used since the last choice.
 
 use std::collections::BTreeSet;
 
@@ -70,12 +72,12 @@ const NOWHERE: Spot = Spot {
 /// Memory of a frame's place in its order.
 pub(super) const SPOT_SIZE: usize = size_of::<Spot>();
 
-/// What the device took for a page lately, in nanoseconds.
+/// Recent device time for a page, in nanoseconds.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 pub(crate) struct PageCosts {
     read: Average,
     write: Average,
-    /// Of the writes, whole pages and appends.
+    /// Whole pages and appends, among the writes.
     whole: Average,
     append: Average,
     log: Average,
@@ -282,7 +284,7 @@ impl Places for Order {
         if self.spots.len() <= at {
             self.spots.resize(at + 1, NOWHERE);
         }
-        // Whoever reads a page is about to use it: CLOCK's hand spares it once (O3).
+        // The reader of a page is about to use it: CLOCK's hand spares the page once (O3).
         self.spots[at] = Spot { page, is_used: true, ..NOWHERE };
         self.count += 1;
         self.share.period.reads += 1;
@@ -336,7 +338,7 @@ impl Places for Order {
     }
 }
 
-/// What frames cost in a period.
+/// Cost of frames in a period.
 #[derive(Clone, Copy, Debug, Default)]
 struct Period {
     /// Frames that had to be read.
@@ -347,7 +349,7 @@ struct Period {
     uses: u64,
 }
 
-/// Share of the frames in the window; a learned one climbs towards the least cost of a use.
+/// Share of the frames in the window; a learned share climbs towards the least cost of a use.
 #[derive(Debug)]
 struct Share {
     window: f64,
@@ -357,7 +359,7 @@ struct Share {
     cost_before: Option<f64>,
 }
 
-/// What a learned window changes by.
+/// Step by which a learned window changes.
 const STEP: f64 = 0.1;
 
 impl Share {
@@ -365,7 +367,7 @@ impl Share {
         Self { window, step: STEP, period: Period::default(), cost_before: None }
     }
 
-    /// Ends the period when as many frames came as there are: compares what a use cost with the
+    /// Ends the period when as many frames came as there are: compares the cost of a use with the
     /// period before, and turns round where it has risen.
     fn learn(&mut self, frames: usize, uses: u64, costs: PageCosts) {
         let Period { reads, writes, uses: begun } = self.period;
@@ -406,7 +408,7 @@ mod tests {
             spot.is_some_and(|spot| spot.place != Place::Nowhere)
         }
 
-        /// One reference; the page that left for it.
+        /// One reference; returns the page that left for it.
         fn refer(&mut self, page: u32, writes: bool) -> Option<u32> {
             let mut gone = None;
             if self.holds(page) {

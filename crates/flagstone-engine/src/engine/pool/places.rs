@@ -1,4 +1,4 @@
-//! What the pool asks of the order of its frames, whichever policy keeps it.
+//! The pool's requests to the order of its frames, under every policy.
 
 use std::fmt;
 
@@ -6,7 +6,7 @@ use flagstone_space::LogicalPage;
 
 use super::order::PageCosts;
 
-/// What waits in memory for a leaf, beside its base copy.
+/// Changes that wait in memory for a leaf, beside its base copy.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Changes {
     /// Bytes of memory; 0 when nothing waits.
@@ -18,14 +18,14 @@ pub(crate) struct Changes {
 /// How much a victim is needed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Urgency {
-    /// Memory is almost full: only what the policy likes to give.
+    /// Memory is almost full: only frames that the policy gives readily.
     Soon,
     /// Memory is full.
     Now,
 }
 
-/// Places of frames, by their index. The first group of functions is every policy's, the second is for
-/// policies whose order holds changes too; others need not know of these.
+/// Places of frames, by their index. The first group of functions is every policy's. The second is for
+/// policies whose order holds changes too; other policies need not know of these.
 pub(super) trait Places: fmt::Debug + Send + Sync {
     /// Frames in this order.
     fn count(&self) -> usize;
@@ -57,10 +57,10 @@ pub(super) trait Places: fmt::Debug + Send + Sync {
     /// The frames of these pages stay, however old they are, and no others.
     fn keep_only(&mut self, _pages: &[LogicalPage]) {}
 
-    /// What is used from now on is used by background work, or by operations again.
+    /// Frames used from now on are used by background work, or by operations again.
     fn set_background(&mut self, _is_background: bool) {}
 
-    /// The changes that wait for a leaf are others.
+    /// The waiting changes of a leaf are others now.
     fn note_changes(&mut self, _page: LogicalPage, _changes: Changes) {}
 
     /// The changes that wait for a leaf were used.
@@ -76,13 +76,13 @@ pub(super) trait Places: fmt::Debug + Send + Sync {
         None
     }
 
-    /// Leaves whose merge is due, by the pages that it writes, from `writes` on; of those that write
-    /// alike the one that frees most first.
+    /// Leaves whose merge is due, by the pages that the merge writes, from `writes` on; among leaves
+    /// with equal writes, the leaf that frees most first.
     fn due_from(&self, _writes: u64) -> Box<dyn Iterator<Item = (LogicalPage, Changes)> + '_> {
         Box::new(std::iter::empty())
     }
 
-    /// Largest memory of what the order knows beside frames, so far.
+    /// Largest memory so far of the order's knowledge beside frames.
     fn bytes_peak(&self) -> usize {
         0
     }

@@ -1,7 +1,7 @@
 //! Units of Lazy-Split LRU: a leaf's base copy and its changes in one order of use, evicted in parts.
 //!
-//! Owns the order and the border between its two regions. Never sees an image or a delta: it is told
-//! how much memory each part takes. A unit stands for a leaf, by its page.
+//! Owns the order and the border between its two regions. Never sees an image or a delta: the pool and
+//! the engine report the memory of each part. A unit stands for a leaf, by its page.
 //!
 //! ```text
 //!   hot region                 │ cold region: the window's share of the units' memory
@@ -16,16 +16,16 @@
 //! | dirty | changes | a read of the base → semi-clean; a merge → gone |
 //!
 //! The victim is the oldest base copy of the cold region. When there is none, changes have to meet
-//! their pages before more is taken from the hot region. Without a window the cold region is empty: the
-//! least recently used unit leaves as a whole, which is LRU.
+//! their pages before units of the hot region give memory. Without a window the cold region is empty:
+//! the least recently used unit leaves as a whole, which is LRU.
 //!
 //! - **L1** Every unit has a base copy or changes, and one place in the order.
 //! - **L2** The cold region is the shortest tail of the order that takes the window's share of the
 //!   memory of all units.
-//! - **L3** A change of one unit moves the border past as many units as fit what changed: no work
-//!   grows with the number of units but by its logarithm.
-//! - **L4** Background work moves no unit. What it brings to memory for the first time is the oldest.
-//!   But the base copies that it used last stay until it ends: it holds their frames.
+//! - **L3** A change of one unit moves the border past as many units as fit the changed size: work
+//!   grows with the number of units by its logarithm only.
+//! - **L4** Background work moves no unit. A unit that it brings to memory for the first time is the
+//!   oldest. But the base copies that it used last stay until it ends: it holds their frames.
 
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 
@@ -40,7 +40,7 @@ type Use = u64;
 /// Base copies that background work may hold at a time: a merge has a leaf and its neighbour.
 const AT_WORK: usize = 4;
 
-/// The first use: what background work brings counts down from here.
+/// The first use: uses by background work count down from here.
 const FIRST_USE: Use = 1 << 62;
 
 #[derive(Clone, Copy, Debug)]
@@ -60,7 +60,7 @@ impl Unit {
         self.base.is_none()
     }
 
-    /// Place in the dirty list: fewest writes first, of those the most memory.
+    /// Place in the dirty list: fewest writes first, among equal ones the most memory.
     fn rank(&self, used: Use) -> (u64, u64, Use) {
         (self.changes.writes, u64::MAX - self.changes.size as u64, used)
     }
@@ -74,9 +74,9 @@ pub(super) struct Units {
     places: HashMap<LogicalPage, Use>,
     /// Units with a base copy.
     clean: BTreeSet<Use>,
-    /// Units of the cold region that have none.
+    /// Units of the cold region without a base copy.
     dirty: BTreeSet<(u64, u64, Use)>,
-    /// The cold region is what was used before.
+    /// The cold region is the units with an earlier use.
     border: Use,
     cold_size: usize,
     size: usize,
@@ -86,7 +86,7 @@ pub(super) struct Units {
     pages: Vec<LogicalPage>,
     /// Units whose base copy stays although its turn has come.
     kept: Vec<LogicalPage>,
-    /// What background work has used last.
+    /// Pages that background work has used last.
     at_work: VecDeque<LogicalPage>,
     is_background: bool,
     count_peak: usize,
@@ -158,7 +158,7 @@ impl Units {
         Some((used, unit))
     }
 
-    /// Changes a unit; the rule says where it stands afterwards.
+    /// Changes a unit; the rule gives its place afterwards.
     fn change(&mut self, page: LogicalPage, rule: Move, change: impl FnOnce(&mut Unit)) {
         let known = self.unlink(page);
         let is_known = known.is_some();

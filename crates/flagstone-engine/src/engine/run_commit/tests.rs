@@ -10,7 +10,7 @@ const MANY: u32 = 500;
 
 type Model = BTreeMap<[u8; 4], Vec<u8>>;
 
-/// Numbers without a pattern, and keys of so many.
+/// Numbers without a pattern, and keys out of that many.
 struct Draws(u64, u32);
 
 impl Draws {
@@ -35,7 +35,7 @@ fn created() -> (Database<SimNand>, Table) {
     (database, table)
 }
 
-/// A commit of many changes at random places; what it makes of the model.
+/// A commit of many changes at random places, also made in the model.
 fn put_many(database: &Database<SimNand>, table: Table, draws: &mut Draws, model: &mut Model) {
     try_change(database, table, (MANY, 20), draws, model).unwrap();
 }
@@ -46,8 +46,8 @@ fn change_some(database: &Database<SimNand>, table: Table, draws: &mut Draws, mo
     try_change(database, table, (count, 3), draws, model).unwrap();
 }
 
-/// A commit of so many changes, of which one in `others` deletes. Where they are few another one patches: that reads, and
-/// what is read waits no longer.
+/// A commit of so many changes, of which one in `others` deletes. In commits of few changes another one
+/// patches: a patch reads, and after that runs wait no longer.
 fn try_change(
     database: &Database<SimNand>,
     table: Table,
@@ -92,9 +92,9 @@ fn waiting(database: &Database<SimNand>) -> usize {
     database.runtime().engine().runs.waiting_count()
 }
 
-/// Goal (B1, B2, R1 to R5): what waits outside memory is there for whoever asks, whatever is committed behind it,
-/// merged, or put back by a restart. Method: commits of 500 random rows among small ones that change what they changed,
-/// reads, restarts, checkpoints; a model.
+/// Goal (B1, B2, R1 to R5): changes that wait outside memory are there for every reader, also with
+/// later commits behind them, after merges, and after a restart. Method: commits of 500 random rows
+/// among small commits that change the same rows, reads, restarts, checkpoints; a model.
 #[test]
 fn runs_that_wait_are_part_of_the_table() {
     let mut waited = 0;
@@ -132,7 +132,7 @@ fn runs_that_wait_are_part_of_the_table() {
             let key = draws.key();
             match before.get(table, &key) {
                 Ok(found) => assert_eq!(found.as_ref(), known.get(&key), "seed {seed}"),
-                // What merges leave of old versions took too much.
+                // The old versions that merges kept took too much memory.
                 Err(error) => assert_eq!(error, EngineError::SnapshotTooOld),
             }
         }
@@ -142,9 +142,9 @@ fn runs_that_wait_are_part_of_the_table() {
     assert!(waited > 10, "{waited} runs waited at most");
 }
 
-/// Goal (D2, D5, R1 to R5): a run that waits is there as a whole once its commit is, with what was committed before and behind
-/// it, wherever the power goes, and again in what follows. Method: the same commits, each session ended by a cut at a random
-/// operation; the last commit is there or not.
+/// Goal (D2, D5, R1 to R5): a waiting run is there as a whole once its commit is, with the commits
+/// before and behind it, wherever the power goes, and again in the sessions that follow. Method: the
+/// same commits, each session ended by a cut at a random operation; the last commit is there or not.
 #[test]
 fn runs_that_wait_survive_cuts() {
     let mut waited = 0;
@@ -180,7 +180,7 @@ fn runs_that_wait_survive_cuts() {
             device.set_plan(FaultPlan::default());
             database = Database::open_on(device, &options()).unwrap();
             table = database.existing_table("t").unwrap().unwrap();
-            // Looking at all of it has everything loaded.
+            // A scan of the whole table has every run loaded.
             if draws.next(3) > 0 {
                 let keys: Vec<_> = (0..20).map(|_| draws.key()).collect();
                 let holds = |model: &Model| {
@@ -207,8 +207,8 @@ fn runs_that_wait_survive_cuts() {
     assert!(waited > 5, "{waited} runs waited at most");
 }
 
-/// Goal: random rows are written a few times their size, whatever the table's, where commits are large. Method: the
-/// pages that they cost, above what the table takes, with runs and with the log alone.
+/// Goal: where commits are large, random rows are written a few times their size, in a table of any
+/// size. Method: all bytes programmed, for each byte of user data, with runs and with the log alone.
 #[test]
 fn random_rows_of_large_commits_cost_fewer_pages() {
     let cost = |commit| {
@@ -225,8 +225,8 @@ fn random_rows_of_large_commits_cost_fewer_pages() {
     assert!(by_runs < by_log * 0.85, "{by_runs:.2} and {by_log:.2} times their bytes");
 }
 
-/// Goal: what was closed opens to read with the memory that it was written with, although readers can merge nothing.
-/// Method: sessions that leave runs waiting; all rows are read.
+/// Goal: a database that was closed opens for reading with the memory that it was written with,
+/// although readers can merge nothing. Method: sessions that leave runs waiting; all rows are read.
 #[test]
 fn what_waits_at_a_close_can_be_read_with_the_same_memory() {
     let (mut database, mut table) = created();

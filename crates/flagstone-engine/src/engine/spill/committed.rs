@@ -1,8 +1,8 @@
-//! Runs of committed transactions: which parts of them are in memory, and which are not.
+//! Runs of committed transactions: which of their parts are in memory, and which are not.
 //!
-//! Owns what is counted of them, so that whoever asks how much waits pays nothing for it. Knows where nothing is
-//! left to load around the place where parts were loaded last: merges go through the keys in order, and many
-//! runs may wait.
+//! Owns the counts of runs, so that a question for the size of waiting runs costs nothing. Knows the
+//! key range without unloaded parts around the place where parts were loaded last: merges go through
+//! the keys in order, and many runs may wait.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::ops::Bound;
@@ -19,15 +19,15 @@ pub(crate) struct CommittedRun {
     pub(crate) lsn: Lsn,
     pub(crate) run: Run,
     pub(crate) rolled_back: Vec<(u64, u64)>,
-    /// Bytes that it takes in a master record.
+    /// Bytes that the run takes in a master record.
     pub(in crate::engine) named_size: usize,
-    /// Of each part.
+    /// Whether each part is loaded.
     pub(super) is_loaded: Vec<bool>,
     /// Parts that are being read.
     pub(super) loading: BTreeMap<usize, Loading>,
 }
 
-/// What was read so far of a part.
+/// Changes read so far of a part.
 #[derive(Clone, Debug, Default)]
 pub(super) struct Loading {
     pub(super) page_count: usize,
@@ -73,26 +73,26 @@ impl CommittedRun {
 #[derive(Debug, Default)]
 pub(crate) struct Runs {
     pub(super) open: Vec<CommittedRun>,
-    /// Loaded; trimmed when a checkpoint that began later has finished.
+    /// Runs with all parts loaded; trimmed when a checkpoint that began later has finished.
     loaded: Vec<CommittedRun>,
     /// LSNs of runs that restart found: a base may have held them before they are loaded, so that
     /// their changes are never folded with later ones (R4).
     recovered: Vec<Lsn>,
     /// First keys of parts that are not loaded, and the LSNs of their runs.
     left: BTreeSet<(Vec<u8>, Lsn)>,
-    /// Where all parts are loaded of commits up to an LSN.
+    /// The range in which all parts of commits up to an LSN are loaded.
     met: Option<Met>,
     probe: Option<Probe>,
     totals: Totals,
-    /// Nothing is merged: what was loaded may be let go, and is loaded again when it is read (R6).
+    /// Nothing is merged: a loaded part may be let go, and is loaded again when it is read (R6).
     may_unload: bool,
-    /// LSNs of runs that stay loaded all the same: a checkpoint copied changes under them, which may have taken in
-    /// older ones.
+    /// LSNs of runs that stay loaded all the same: a checkpoint copied their changes, which may have
+    /// taken in older ones.
     pinned: BTreeSet<Lsn>,
 }
 
-/// Private keys from `low` on, below `high`, of which every part is loaded of commits up to `upto`. None where nothing
-/// follows.
+/// Private keys from `low` on, below `high`, for which every part of commits up to `upto` is loaded.
+/// `high` is none where no unloaded part follows.
 #[derive(Debug)]
 struct Met {
     low: Vec<u8>,
@@ -100,7 +100,7 @@ struct Met {
     upto: Lsn,
 }
 
-/// Of the runs up to `number`, and of commits up to `upto`, nothing is left to load around a private key.
+/// Among the runs up to `number`, no part of commits up to `upto` is left to load around a private key.
 #[derive(Debug)]
 struct Probe {
     low: Vec<u8>,
@@ -108,7 +108,7 @@ struct Probe {
     number: usize,
 }
 
-/// What is counted of runs.
+/// Counts of runs.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 struct Totals {
     /// Pages of parts that are not loaded.
@@ -117,9 +117,9 @@ struct Totals {
     pages: usize,
     /// Bytes of a checkpoint's record that name runs with changes that are not in memory.
     waiting_size: usize,
-    /// Pages of runs that the next checkpoint lets go.
+    /// Pages of runs that the next checkpoint frees.
     loaded_pages: usize,
-    /// Bytes of its record that name them.
+    /// Bytes of the checkpoint's record that name these runs.
     loaded_size: usize,
 }
 
@@ -144,12 +144,12 @@ impl Runs {
         self.totals.waiting_size
     }
 
-    /// Bytes of it that name runs which the next checkpoint lets go.
+    /// Bytes of a record's names of runs which the next checkpoint frees.
     pub(crate) fn loaded_size(&self) -> usize {
         self.totals.loaded_size
     }
 
-    /// Pages of runs that the next checkpoint lets go.
+    /// Pages of runs that the next checkpoint frees.
     pub(crate) fn loaded_pages(&self) -> u64 {
         self.totals.loaded_pages as u64
     }
@@ -188,8 +188,8 @@ impl Runs {
         &self.open[number].run.parts[part]
     }
 
-    /// The part of `range` to load next of those that are not, of commits up to `upto`, and its run: one that holds the
-    /// first keys, or else the one with the lowest.
+    /// The next part of `range` to load, among unloaded parts of commits up to `upto`, as numbers of
+    /// run and part: a part that holds the first keys, or else the part with the lowest keys.
     pub(super) fn next_left(&mut self, range: KeyRange<'_>, upto: Lsn) -> Option<(usize, usize)> {
         if !self.is_met(range.low, upto) {
             if let Some(found) = self.at_low(range.low, upto) {
@@ -213,8 +213,8 @@ impl Runs {
         found
     }
 
-    /// Where the last part of `range` ends that is `too_much` to load, given where it ends and the pages that are not
-    /// loaded from its first key on.
+    /// Key at which the last part of `range` ends that is `too_much` to load. `too_much` gets the end
+    /// of a part, and the number of unloaded pages from the part's first key on.
     pub(super) fn left_from_end(
         &self,
         range: KeyRange<'_>,
@@ -263,7 +263,8 @@ impl Runs {
         })
     }
 
-    /// A part that is not loaded and holds keys around `low`. Goes on where it found one before.
+    /// A part that is not loaded and holds keys around `low`. The search goes on at the run of the last
+    /// result.
     fn at_low(&mut self, low: &[u8], upto: Lsn) -> Option<(usize, usize)> {
         let probe = self.probe.take().filter(|probe| probe.low == low && probe.upto == upto);
         let mut probe = probe.unwrap_or_else(|| Probe { low: low.to_vec(), upto, number: 0 });
@@ -292,7 +293,7 @@ impl Runs {
         self.open[number].next_page(part)
     }
 
-    /// Where a part that is being loaded gathers.
+    /// Changes gathered so far for a part that is being loaded.
     pub(super) fn loading(&mut self, number: usize, part: usize) -> &mut Loading {
         self.open[number].loading.entry(part).or_default()
     }
@@ -330,8 +331,8 @@ impl Runs {
         self.recovered.retain(|lsn| !is_gone(lsn));
     }
 
-    /// LSNs at which changes will still arrive, or must stay apart from later ones; and from earlier ones, where they
-    /// may go again (R6).
+    /// LSNs at which changes will still arrive, or must stay apart from later ones; where parts may be
+    /// let go again, the LSNs just below too, to keep changes apart from earlier ones (R6).
     pub(crate) fn floors(&self, floors: &mut Vec<Lsn>) {
         floors.extend(self.open.iter().map(|run| run.lsn));
         floors.extend(&self.recovered);
@@ -346,7 +347,7 @@ impl Runs {
         self.may_unload = true;
     }
 
-    /// Whether what was loaded may be let go.
+    /// Whether loaded parts may be let go.
     pub(crate) fn may_unload(&self) -> bool {
         self.may_unload
     }
@@ -358,7 +359,7 @@ impl Runs {
         }
     }
 
-    /// Pages that are not loaded and will stay once they are.
+    /// Unloaded pages that will stay in memory once they are loaded.
     pub(crate) fn pages_to_stay(&self) -> usize {
         if !self.may_unload {
             return self.totals.pages_left;
@@ -371,8 +372,8 @@ impl Runs {
         self.open.iter().filter(|run| self.pinned.contains(&run.lsn)).map(left).sum()
     }
 
-    /// Takes every loaded part that holds no key of `range` for one that is not: commit, first and last private key
-    /// of each.
+    /// Marks every loaded part that holds no key of `range` as not loaded; returns commit, first and
+    /// last private key of each.
     pub(super) fn unload_outside(&mut self, range: KeyRange<'_>) -> Vec<(Lsn, Vec<u8>, Vec<u8>)> {
         let mut unloaded = Vec::new();
         self.open.append(&mut self.loaded);
@@ -415,7 +416,7 @@ impl Runs {
         self.loaded.push(run);
     }
 
-    /// Takes a run that the master record names: without pages it is but an LSN to keep apart (R4).
+    /// Takes a run that the master record names: without pages it is only an LSN to keep apart (R4).
     pub(crate) fn restore(&mut self, run: CommittedRun) {
         if run.run.parts.is_empty() {
             self.recovered.push(run.lsn);
@@ -430,7 +431,7 @@ impl Runs {
         self.recovered.iter().copied().filter(move |lsn| !is_named(lsn))
     }
 
-    /// LSNs of recovered commits and sessions that changes are kept apart at, at most.
+    /// Number of LSNs of recovered commits and sessions at which changes are kept apart, at most.
     pub(crate) fn apart_count(&self) -> usize {
         self.recovered.len()
     }
@@ -440,8 +441,8 @@ impl Runs {
         self.open.iter().chain(&self.loaded)
     }
 
-    /// Runs at or below the cutoff of a checkpoint that begins: all they hold is in memory, so its
-    /// copies cover them, and their pages go when it is durable.
+    /// Runs at or below the cutoff of a checkpoint that begins: all their changes are in memory, so its
+    /// copies cover them, and their pages go when the checkpoint is durable.
     pub(crate) fn take_loaded(&mut self, cutoff: Lsn) -> Vec<CommittedRun> {
         let taken: Vec<_> = self.loaded.extract_if(.., |run| run.lsn <= cutoff).collect();
         for run in &taken {
@@ -461,7 +462,7 @@ impl Runs {
         self.recount();
     }
 
-    /// Counts anew, and knows of no place any more where all is loaded.
+    /// Counts anew, and forgets the range in which all parts are loaded.
     fn recount(&mut self) {
         (self.met, self.probe) = (None, None);
         self.totals = Totals::default();

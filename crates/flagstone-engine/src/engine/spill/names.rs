@@ -1,7 +1,8 @@
-//! How records name runs: a few bytes a page, since what is unfinished has to fit one record of a checkpoint.
+//! How records name runs: a few bytes a page, since all names of unfinished work have to fit one record
+//! of a checkpoint.
 //!
 //! ```text
-//! run:   group u64 | last key | count | part ...                      numbers are varints, keys have their size in front
+//! run:   group u64 | last key | count | part ...        numbers are varints, keys have their size in front
 //! part:  bytes of the first key that it shares with the part before | the rest of it | count | span ...
 //! span:  pages between the end of the span before and its first page, zigzag | pages
 //! ```
@@ -160,7 +161,8 @@ mod tests {
     }
 
     proptest! {
-        /// Goal (rule D7): what bounds a record is what a name takes, and it is read as it was.
+        /// Goal (rule D7): the bound of a record is the size of its names, and a name is read as it was
+        /// written.
         #[test]
         fn names_are_read_as_they_were(parts in parts(), group: u64, last: [u8; 5]) {
             let run = Run { group: GroupId(group), parts, last: [&[1][..], &last].concat() };

@@ -21,7 +21,8 @@ fn spilled() -> Database<SimNand> {
     database
 }
 
-/// A part of more pages than one that nobody has begun to load: the number of its run, its own, and its pages.
+/// A part of more than one page that no load has begun: the number of its run, its own number, and its
+/// pages.
 fn untouched(engine: &Engine) -> (usize, usize, Vec<LogicalPage>) {
     let runs = engine.runs.open.iter().enumerate();
     let parts = runs.flat_map(|(number, run)| (0..run.run.parts.len()).map(move |at| (number, at)));
@@ -40,8 +41,9 @@ fn missed(step: Step<()>) -> Fetch {
     fetch
 }
 
-/// Goal: a page of a run that somebody read late, when its changes had been taken already, is not kept: its number will
-/// have another owner. Method: two that miss the same page, of whom one is done with it before the other is back.
+/// Goal: a page of a run is not kept if its read ends after its changes were already loaded: its number
+/// will have another owner. Method: two operations miss the same page, and one is done with it before
+/// the other is back.
 #[test]
 fn a_page_that_was_taken_already_is_not_kept() {
     let database = spilled();
@@ -59,7 +61,7 @@ fn a_page_that_was_taken_already_is_not_kept() {
     assert!(runtime.engine().pool.peek(pages[1]).is_some(), "somebody reads it next");
 }
 
-/// Goal: what a key needs is a small share of a transaction that left memory, whatever the order of its keys. Method:
+/// Goal: a key needs a small share of a spilled transaction loaded, in any order of its keys. Method:
 /// parts that hold one key, and their pages.
 #[test]
 fn a_key_needs_a_small_share_of_the_runs() {
@@ -80,8 +82,9 @@ fn a_key_needs_a_small_share_of_the_runs() {
     }
 }
 
-/// Goal (rule D7): what left memory comes back in parts, for a merge as for a scan, even if it is for one leaf alone.
-/// Method: a transaction larger than memory, in a table that was empty; the most that changes took, and all rows.
+/// Goal (rule D7): spilled changes come back in parts, for a merge as for a scan, even if all are for
+/// one leaf. Method: a transaction larger than memory, in a table that was empty; the most memory that
+/// changes took, and all rows.
 #[test]
 fn what_left_memory_comes_back_in_parts() {
     for is_scan in [false, true] {
@@ -108,8 +111,9 @@ fn what_left_memory_comes_back_in_parts() {
     }
 }
 
-/// Goal (rule D7): the same where the changes are all over a table: what is loaded for one leaf is merged into those
-/// behind it before more is loaded. Method: all rows of a table, changed by one transaction.
+/// Goal (rule D7): the same where the changes are all over a table: changes loaded for one leaf are
+/// merged into the leaves behind it before more are loaded. Method: all rows of a table, changed by one
+/// transaction.
 #[test]
 fn changes_all_over_a_table_come_back_in_key_order() {
     let database = spilled();
@@ -135,8 +139,9 @@ fn changes_all_over_a_table_come_back_in_key_order() {
     }
 }
 
-/// Goal: a record names many values with pages of their own by few entries, so that what is free bounds a transaction.
-/// Method: more of them than a record could name one by one, on a chip and a cut.
+/// Goal: a record names many values with pages of their own by few entries, so that only the free room
+/// of the device bounds a transaction. Method: more values than a record could name one by one, on a
+/// chip and a cut.
 #[test]
 fn many_values_are_named_by_few_entries() {
     const VALUES: u32 = 8_000;
@@ -160,8 +165,9 @@ fn many_values_are_named_by_few_entries() {
     }
 }
 
-/// Goal (rule D7): a transaction is refused for what its names take, not for what they might: parts are named, not each
-/// page. Method: rows with long keys in one transaction on small blocks, whose records are small.
+/// Goal (rule D7): a transaction is refused for the bytes that its names take, not for the most that
+/// they might: parts are named, not each page. Method: rows with long keys in one transaction on small
+/// blocks, whose records are small.
 #[test]
 fn names_are_counted_as_parts() {
     let profile = Profile::named("tiny").unwrap().with_block_count(1_000).unwrap();
@@ -179,8 +185,9 @@ fn names_are_counted_as_parts() {
     assert!(engine.record_size() * 3 > engine.view.record_room, "{rows} rows");
 }
 
-/// Goal (rule D7): whoever has changed more than a record can name is told so, not that the device is full, and nothing
-/// else suffers: others change something once it is gone. Method: rows in one transaction on small blocks, and values.
+/// Goal (rule D7): a transaction that has changed more than a record can name gets that error, not that
+/// the device is full, and nothing else suffers: other transactions change rows once it is gone.
+/// Method: rows in one transaction on small blocks, and values.
 #[test]
 fn a_transaction_that_no_record_can_name_is_too_large() {
     for size in [8, 2_000] {

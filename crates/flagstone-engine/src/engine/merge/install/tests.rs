@@ -9,16 +9,16 @@ use crate::options::{Budget, CommitBy, Durability, Options};
 use crate::runtime::{REGION_TABLES, Runtime};
 use crate::testing::Database;
 
-/// They are on some dozen leaves, in front of their growth.
+/// Rows of the table: on some dozen leaves, before these grow.
 const ROWS: u32 = 400;
 
-/// Bytes of a row at first, and of one that makes its leaf split.
+/// Bytes of a row at first, and of a row that makes its leaf split.
 const SIZES: [usize; 2] = [60, 160];
 
 /// Room for the images of several leaves that split together.
 const MEMORY: usize = 320 << 10;
 
-/// Pieces of background work after which what is waited for must have happened.
+/// Pieces of background work after which the awaited event must have happened.
 const PIECES_MAX: u32 = 1_000;
 
 fn options() -> Options {
@@ -32,7 +32,7 @@ fn options() -> Options {
     }
 }
 
-/// A chip with all rows in their leaves, as small as they are at first.
+/// A chip with all rows in their leaves, at their first size.
 fn loaded() -> (Database<SimNand>, Table) {
     let mut profile = Profile::named("slc-2k").unwrap();
     profile.geometry.pages_per_block = 16;
@@ -68,7 +68,7 @@ fn grow<D: Nand>(runtime: &Runtime<D>, table: Table) {
     assert!(runtime.engine().must_merge(), "all changes fit in memory");
 }
 
-/// Does one piece of background work, or what it waits for.
+/// Does one piece of background work, or flushes or reads if the work waits for that.
 fn work<D: Nand>(runtime: &Runtime<D>) {
     match runtime.work_begin() {
         Ok(Some(work)) => runtime.work_end(work),
@@ -81,7 +81,7 @@ fn work<D: Nand>(runtime: &Runtime<D>) {
     }
 }
 
-/// Writes copies of pages under groups that nobody has decided on, until no more than `left` pages are free.
+/// Writes copies of pages under undecided groups, until no more than `left` pages are free.
 fn fill(runtime: &Runtime<SimNand>, left: u32) -> Vec<GroupId> {
     let mut space = runtime.space();
     let (mut groups, mut image) = (Vec::new(), Vec::new());
@@ -115,8 +115,8 @@ fn check(database: &Database<SimNand>, table: Table) {
     assert!(rows.next().is_none());
 }
 
-/// Goal: leaves that find no room to split together are as they were, nobody is told of it, and they split one
-/// by one (rule D7). Method: a device whose room is taken by groups that nobody has decided on, so that a few
+/// Goal: leaves that find no room to split together stay as they were, no error is reported, and they
+/// split one by one (rule D7). Method: a device whose room is taken by undecided groups, so that a few
 /// pages are left; the same with room, where they split together.
 #[test]
 fn leaves_that_find_no_room_together_split_one_by_one() {
@@ -163,7 +163,7 @@ fn leaves_that_find_no_room_together_split_one_by_one() {
     }
 }
 
-/// Nobody reads through a snapshot any more: what was kept for it is gone, so many pinned versions with it.
+/// No snapshot is left: the old leaves kept for it are gone, and `pins` pinned versions with them.
 fn nothing_is_kept(database: &Database<SimNand>, table: Table, pins: usize) {
     let runtime = database.runtime();
     let mut engine = runtime.engine();
@@ -184,9 +184,9 @@ fn nothing_is_kept(database: &Database<SimNand>, table: Table, pins: usize) {
     check(database, table);
 }
 
-/// Goal (D15): what a snapshot needs of several leaves takes no memory and no pages once it has ended, although
-/// it ends while they are being installed. Method: leaves that split together, the first of which have as many
-/// changes as may be kept for snapshots.
+/// Goal (D15): old leaves that a snapshot needs take no memory and no pages once it has ended, although
+/// it ends while they are being installed. Method: leaves that split together, the first of which have
+/// as many changes as may be kept for snapshots.
 #[test]
 fn a_snapshot_that_ends_within_an_install_leaves_nothing() {
     let (database, table) = loaded();
@@ -237,8 +237,8 @@ fn a_snapshot_that_ends_within_a_claim_leaves_nothing() {
     nothing_is_kept(&database, table, leaves);
 }
 
-/// Goal (D15): the same where it ends while the leaf that it needed is being written. Method: a leaf with
-/// changes of rows that do not grow.
+/// Goal (D15): the same where the snapshot ends while the leaf that it needed is being written. Method:
+/// a leaf with changes of rows that do not grow.
 #[test]
 fn a_snapshot_that_ends_while_a_leaf_is_written_leaves_nothing() {
     let (database, table) = loaded();
@@ -265,8 +265,9 @@ fn a_snapshot_that_ends_while_a_leaf_is_written_leaves_nothing() {
     nothing_is_kept(&database, table, 1);
 }
 
-/// Goal (rule D1): a flush makes those groups durable alone whose pages were written before its sync began, and no
-/// group is installed before its record is durable. Method: leaves of a file split while a flush is under way.
+/// Goal (rule D1): a flush makes only groups durable whose pages were written before its sync began,
+/// and no group is installed before its record is durable. Method: leaves of a file split while a flush
+/// is under way.
 #[test]
 fn a_flush_under_way_makes_no_later_group_durable() {
     let profile = Profile::named("segment-file").unwrap();
@@ -307,8 +308,9 @@ fn a_flush_under_way_makes_no_later_group_durable() {
     assert!(database.check().unwrap().is_sound());
 }
 
-/// Goal (rule D7): images of groups that wait for syncs take a bounded share of memory, also where no commit brings a
-/// sync. Method: rows all over a file's leaves that split them, in commits that wait for nothing; the most at any time.
+/// Goal (rule D7): images of groups that wait for syncs take a bounded share of memory, also where no
+/// commit brings a sync. Method: rows all over a file's leaves that split them, in commits that wait
+/// for nothing; the largest size of images at any time.
 #[test]
 fn images_that_wait_for_syncs_are_bounded() {
     const LOADED: u32 = 60_000;
@@ -336,7 +338,7 @@ fn images_that_wait_for_syncs_are_bounded() {
     }
     println!("{most} bytes of images, {groups} groups");
     assert!(groups > 1, "none waits for another");
-    // What is there, and one group more.
+    // The images already there, and one group more.
     assert!(most <= 2 * options.memory / IMAGES_SHARE, "{most} bytes");
     assert!(database.check().unwrap().is_sound());
 }

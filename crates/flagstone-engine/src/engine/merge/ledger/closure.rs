@@ -8,11 +8,11 @@
 //! 3. one merges its leaf, and the other comes after the one it is merged with, whose pointer to its
 //!    neighbour changes.
 //!
-//! All that split or merge below one inner node therefore are in one super group.
+//! All groups below one inner node that split or merge their leaf are therefore in one super group.
 //!
 //! That is the paper's tree. In this one inner nodes change by deltas of their own, and leaves have no
-//! pointers to each other; what is saved are the records of installs, and the write of a neighbour that
-//! a small leaf is merged with.
+//! pointers to each other; the savings are the records of installs, and the write of a neighbour that a
+//! small leaf is merged with.
 //!
 //! - **S1** Only groups whose leaf is known can split or merge it; others join as neighbours.
 
@@ -26,14 +26,14 @@ const READS_MAX: usize = 32;
 /// Distance of the leaf whose pointer changes when a leaf is merged with its neighbour.
 const BEYOND: usize = 2;
 
-/// What a commit does to a leaf.
+/// Effect of a commit on a leaf.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Shape {
-    /// It stays one.
+    /// The leaf stays one.
     Same,
-    /// It splits.
+    /// The leaf splits.
     Split,
-    /// It becomes so small that it is merged with a neighbour.
+    /// The leaf becomes so small that it is merged with a neighbour.
     Merged,
 }
 
@@ -43,8 +43,8 @@ impl Ledger {
         self.super_group
     }
 
-    /// A group whose leaf has to be read before the super group of `at` is known, `reads` having been
-    /// read for it already.
+    /// A group whose leaf has to be read before the super group of `at` is known, after `reads` reads
+    /// for it.
     pub(in crate::engine::merge) fn unreadable_near(
         &self,
         at: &GroupKey,
@@ -65,7 +65,7 @@ impl Ledger {
         unread.find(|other| is_near(other)).map(|(key, _)| (*key).clone())
     }
 
-    /// The groups that are committed with `at`, in key order, without it.
+    /// The other groups that are committed with `at`, in key order.
     pub(in crate::engine::merge) fn joined(&self, at: &GroupKey) -> Vec<GroupKey> {
         let siblings = self.siblings(at);
         let joined = self.closure(&siblings, at).into_iter().map(|(key, _)| key.clone());
@@ -77,8 +77,8 @@ impl Ledger {
         self.unread.first().cloned()
     }
 
-    /// The first super groups by their least member, so many, the cheapest first; of equal ones the least
-    /// recently hit.
+    /// The first super groups by their least member, `count` of them, the cheapest first; among equal
+    /// ones the least recently hit first.
     pub(in crate::engine::merge) fn super_groups(&self, count: usize) -> Vec<GroupKey> {
         let mut ranked = Vec::new();
         let all: Vec<(&GroupKey, &Group)> = self.groups.iter().collect();
@@ -105,7 +105,7 @@ impl Ledger {
         ranked.into_iter().map(|(_, at)| at.clone()).collect()
     }
 
-    /// What a super group writes for what it frees, and when it was last hit.
+    /// Pages that a super group writes for the memory that it frees, and its last hit.
     fn rank_of(&self, members: &[(&GroupKey, &Group)]) -> Rank {
         let gain: u64 = members.iter().map(|(_, group)| self.gain(group)).sum();
         let size: usize = members.iter().map(|(_, group)| group.size).sum();
@@ -140,8 +140,9 @@ impl Ledger {
             .collect()
     }
 
-    /// Whether each of a family, in key order, belongs to its super group. There is one at most: all that
-    /// split or merge their leaf belong together (case 1), and the others to those near them.
+    /// Whether each group of a family, in key order, belongs to its super group. There is at most one:
+    /// all groups that split or merge their leaf belong together (case 1), and the others to groups
+    /// near them.
     fn joining(&self, family: &[(&GroupKey, &Group)]) -> Vec<bool> {
         let shapes: Vec<Shape> = family.iter().map(|(_, group)| self.shape(group)).collect();
         let mut joins: Vec<bool> = shapes.iter().map(|shape| *shape != Shape::Same).collect();
@@ -159,7 +160,7 @@ impl Ledger {
         joins
     }
 
-    /// What a commit of the group does to its leaf, as far as known (S1).
+    /// Effect of a commit of the group on its leaf, as far as known (S1).
     fn shape(&self, group: &Group) -> Shape {
         let Some(used) = group.used else { return Shape::Same };
         let grown = used.saturating_add_signed(group.growth as isize);

@@ -1,7 +1,7 @@
-//! What an order of units is told of groups, and what the write-minimised commit of Lazy-Split LRU asks.
+//! News of groups for an order of units, and answers for the write-minimised commit of Lazy-Split LRU.
 //!
-//! Owns the way from a leaf to its group, the news that were not told yet, and the groups that have come
-//! to the limit of what may wait for one leaf. News are taken after every change, so that few wait.
+//! Owns the way from a leaf to its group, the news that were not told yet, and the groups whose changes
+//! have reached the limit for one leaf. News are taken after every change, so that few wait.
 
 use flagstone_space::LogicalPage;
 use hashbrown::HashMap;
@@ -10,14 +10,14 @@ use super::{Group, GroupKey, Ledger, Rank};
 use crate::engine::pool::Changes;
 use crate::options::{Options, Replacement, Victim, WriteCount};
 
-/// What became of a group: its changes are others, or were used.
+/// The new changes of a group, by its leaf; none when they were used.
 pub(super) type News = (LogicalPage, Option<Changes>);
 
-/// What a leaf of unknown content is taken to use, in percent: splits at random leave ln 2 (Yao 1978).
+/// Used part of a leaf of unknown content, in percent: splits at random leave ln 2 (Yao 1978).
 const USED_PERCENT: usize = 69;
 
 impl Ledger {
-    /// The same, by what the options say of units.
+    /// The same ledger, with the options for units.
     pub(in crate::engine::merge) fn with_units(self, options: &Options) -> Self {
         let tells = options.replacement == Replacement::LsLru
             || options.victim == Victim::Cover
@@ -35,7 +35,7 @@ impl Ledger {
         self.by_page.is_some()
     }
 
-    /// What became of groups since the last call.
+    /// News of groups since the last call.
     pub(in crate::engine::merge) fn take_news(&mut self) -> Vec<News> {
         std::mem::take(&mut self.news)
     }
@@ -50,13 +50,13 @@ impl Ledger {
         self.group_of(tree, key).is_some()
     }
 
-    /// What the changes of a group take as a leaf would hold them.
+    /// Sets the bytes that the changes of a group would take in a leaf.
     pub(in crate::engine::merge) fn set_gross(&mut self, at: &GroupKey, gross: usize) {
         self.change(at, |group| group.gross = gross);
         self.note_full(at);
     }
 
-    /// A group that has come to its limit, each named once.
+    /// The next group that has come to its limit; each group is named once.
     pub(in crate::engine::merge) fn take_full(&mut self) -> Option<GroupKey> {
         self.full.pop_first()
     }
@@ -73,8 +73,8 @@ impl Ledger {
         }
     }
 
-    /// Groups by the pages that they write, from `writes` on, with both; of those that write alike the
-    /// one that frees most first.
+    /// Groups by the pages that they write, from `writes` on, with both; among groups with equal
+    /// writes, the group that frees most first.
     pub(in crate::engine::merge) fn by_writes(
         &self,
         writes: u64,
@@ -113,7 +113,7 @@ impl Ledger {
         }
     }
 
-    /// A group that is forgotten and placed again has not been away.
+    /// A group that is forgotten and placed again counts as if it had stayed.
     fn add_news(&mut self, page: LogicalPage, changes: Changes) {
         match self.news.last_mut() {
             Some((last, known @ Some(_))) if *last == page => *known = Some(changes),

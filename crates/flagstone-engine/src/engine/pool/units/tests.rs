@@ -30,7 +30,7 @@ impl Memory {
         self.units.note_changes(LogicalPage(page), Changes { size, writes: 1 });
     }
 
-    /// The changes of a unit meet their page; what has to be read for that is the oldest.
+    /// The changes of a unit meet their page; a page that has to be read for that is the oldest.
     fn merge(&mut self, page: u32) {
         self.units.set_background(true);
         self.writes += 1;
@@ -42,7 +42,7 @@ impl Memory {
         self.units.set_background(false);
     }
 
-    /// Makes room for `size` more bytes; the pages whose base copies went.
+    /// Makes room for `size` more bytes; returns the pages whose base copies went.
     fn make_room(&mut self, size: usize) -> Vec<u32> {
         let mut gone = Vec::new();
         while self.units.size + size > self.size {
@@ -59,7 +59,7 @@ impl Memory {
         gone
     }
 
-    /// A reference as in a buffer that reads before it writes; the pages that left for it.
+    /// A reference as in a buffer that reads before it writes; returns the pages that left for it.
     fn refer(&mut self, page: u32, writes: bool) -> Vec<u32> {
         let mut gone = Vec::new();
         if self.is_here(page) {
@@ -111,9 +111,8 @@ fn draws() -> impl FnMut(u32) -> u32 {
     }
 }
 
-/// Goal: without a window the policy is LRU, reference by reference: the same pages leave, and those
-/// that changed are written when they do.
-/// Method: LRU by its definition, beside a memory in which changes take next to nothing.
+/// Goal: without a window the policy is LRU, reference by reference: the same pages leave, and changed
+/// pages are written when they leave.
 #[test]
 fn no_window_is_lru() {
     const FRAMES: usize = 30;
@@ -228,7 +227,7 @@ fn a_wider_window_writes_less() {
     assert!(writes.windows(2).all(|pair| pair[0] > pair[1]), "{writes:?}");
 }
 
-/// Goal: fewest writes first, then what frees most, whatever the order of arrival.
+/// Goal: fewest writes first, then most memory freed, in any order of arrival.
 #[test]
 fn what_is_due_comes_by_writes_and_size() {
     let mut units = Units::new(1.0);
