@@ -1,6 +1,5 @@
 //! Deliberate bugs, one for each rule of durability that the engine keeps. The crash explorer
-//! plants them to prove that it finds them. Without the feature `seeded-bugs` nothing here is
-//! compiled.
+//! plants them to prove that it finds them. Without the feature `seeded-bugs` none can be planted.
 
 /// A rule of durability, broken on purpose.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
