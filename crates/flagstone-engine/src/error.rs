@@ -153,14 +153,15 @@ pub enum EngineError {
     /// A snapshot with this name exists already.
     #[error("there is a snapshot of that name already")]
     SnapshotExists,
-    /// The number of named snapshots is at its limit, 32 or fewer on small blocks: drop one first.
+    /// There are as many named snapshots as possible, at most 32, fewer on small blocks: drop one
+    /// first.
     #[error("there are as many kept snapshots as there may be: drop one")]
     TooManySnapshots,
     /// The device has no room for the change; deleting is still possible.
     #[error("the device is full")]
     Full,
-    /// The number of tables is at its limit, `Limits::table_count_max`. Dropped tables count until
-    /// their pages are free, and the limit also bounds the number of tables ever made.
+    /// There are as many tables as possible, `Limits::table_count_max`, or all numbers for tables
+    /// are used up. A dropped table counts until its pages are free.
     #[error("there are as many tables as there may be: drop one")]
     TooManyTables,
     /// The transaction changes more than memory and its commit record hold, however much room the

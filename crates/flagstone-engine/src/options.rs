@@ -305,10 +305,11 @@ pub struct Options {
     /// pages. The mapping comes on top.
     pub memory: usize,
     /// Share of the budget for page frames under [`FrameKind::Base`], above 0 and at most 1; deltas
-    /// get the rest. Under [`Budget::Adaptive`] the share at the beginning. Default: 0.15.
+    /// get the rest. Under [`FrameKind::Ahead`] deltas get the share and frames the rest. Under
+    /// [`Budget::Adaptive`] the share at the beginning. Default: 0.15.
     pub frame_share: f64,
     /// Share of the budget that uncommitted changes may take before transactions spill, above 0 and
-    /// at most 1; never less than a page. Default: 0.25.
+    /// at most 1. Bounded by half the memory for deltas, and never less than a page. Default: 0.25.
     pub uncommitted_share: f64,
     /// Content of frames. Default: `base`.
     pub frames: FrameKind,

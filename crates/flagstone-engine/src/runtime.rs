@@ -7,8 +7,8 @@
 //! Invariants:
 //! - **W1** The engine's latch is never held across I/O. Where both latches are held, the space's
 //!   was taken first, and nothing but memory is touched under both. Where the device serves several
-//!   requests at a time, the space's latch is also free during page reads, flushes and syncs; only
-//!   a checkpoint holds it.
+//!   requests at a time, the space's latch is free, too, during page reads, flushes, and all syncs
+//!   but those of a checkpoint.
 //! - **W2** A page is handed to the engine only together with the metadata read with it; the engine
 //!   discards a page that was overtaken (rule D15).
 //! - **W3** On devices that need a sync, a group's record is appended only after its pages are

@@ -3,7 +3,7 @@
 //! ```text
 //! change = number head [more] [more] key size_and_tag body
 //!
-//! number        what the record says of the change, a varint: its tree, or how old it is
+//! number        given by the record, a varint: tree of the change, or its age
 //! head          high four bits: bytes at the front that the key shares with the one before;
 //!               low four bits: bytes behind them, which follow; 15 = 15 and the varint `more`
 //! size_and_tag  a varint: bytes of the body << 2 | tag of the operation; then its body (`op`)

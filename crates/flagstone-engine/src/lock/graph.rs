@@ -131,7 +131,7 @@ impl LockTable {
     }
 }
 
-/// Blockers at one entry, without those that the nearest exclusive request ahead waits for anyway:
+/// Blockers at one entry, without the ones that the nearest exclusive request ahead waits for anyway:
 /// a hot record with many waiters then has a chain of edges, not their square.
 fn nearest_blockers(request: &Request, entry: &Entry, visit: &mut dyn FnMut(Xid)) {
     let end = entry.queue.partition_point(|queued| queued.rank < request.rank);

@@ -11,7 +11,7 @@
 //! 7 Open        epoch
 //! 8 Commit      changes to the end, with their trees
 //! 12 Commit     group | runs: list | dropped: list | the rest as 8
-//! 10 Copy       cycle | tree | newest LSN | changes to the end, with how far below it each is
+//! 10 Copy       cycle | tree | newest LSN | changes to the end, each with its distance below
 //! ```
 //!
 //! Changes are packed as in the delta module, opaque here. Most commits are small, and have nothing

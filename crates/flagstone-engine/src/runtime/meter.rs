@@ -1,8 +1,7 @@
 //! Charges work on the flash to the thread that does it.
 //!
-//! Owns one counter per thread. The space floor counts all work on the device. Only the thread that
-//! holds its latch can use the device, so the difference between taking and releasing the latch is
-//! that thread's work.
+//! Owns one counter per thread. The space floor counts work on the device only under its latch, so
+//! the difference between taking and releasing the latch is the work of the thread that held it.
 //!
 //! Invariant B1: the sum over all threads equals the counters of the space floor.
 

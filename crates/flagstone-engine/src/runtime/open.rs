@@ -703,7 +703,7 @@ impl<D: Nand> Restart<'_, D> {
         Ok(is_wider)
     }
 
-    /// Makes the deltas that were put back fit the budget again: drops those that leaves hold
+    /// Makes the deltas that were put back fit the budget again: drops deltas that leaves hold
     /// already, and merges if that is not enough.
     fn make_room(&mut self) -> Result<(), OpenError> {
         if self.report.log_pages_read >= self.meets_at {
