@@ -1,8 +1,8 @@
-//! Which small changes are appended to the page that they belong to: the N x M scheme.
+//! The option for appends of small changes to their page: the N x M scheme.
 //!
-//! Owns the text form of the option. Schemes by table are those of the lab's classic engine, whose paper declares
-//! them: this engine refuses any. What an append is, and which devices take them, is the space
-//! floor's.
+//! Owns the text form of the option. Schemes by table belong to the lab's classic engine, whose
+//! paper declares them: this engine refuses them. The form of an append on flash, and the devices
+//! that take appends, belong to the space floor.
 
 use std::fmt;
 use std::str::FromStr;
@@ -12,7 +12,7 @@ use flagstone_space::{APPEND_SLOTS_MAX, AppendLack};
 use serde::{Deserialize, Serialize};
 use thiserror::Error;
 
-/// Appends that a page takes between two whole writes, and how large they are.
+/// Number and size of the appends that a page takes between two whole writes.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 pub enum AppendScheme {
     /// None: every change is a whole page, the paper's 0x0.
@@ -30,18 +30,18 @@ pub enum AppendScheme {
         /// Records a page takes.
         records: u8,
     },
-    /// Records of byte runs, as many as they are worth; none on a device that does not carry them.
+    /// Records of byte runs, as many as pay; none on a device without appends.
     ///
-    /// Leaves take as many as fit behind their content. In the lab's classic engine tables leave room for as many as
-    /// their observed changes are worth.
+    /// Leaves take as many appends as fit behind their content. In the lab's classic engine, tables
+    /// reserve slots by the observed size of their changes.
     Auto,
 }
 
-/// Slots that [`AppendScheme::Auto`] reserves at most, in the lab's classic engine.
+/// Most slots that [`AppendScheme::Auto`] reserves, in the lab's classic engine.
 pub(crate) const AUTO_RECORDS_MAX: u8 = 3;
 
 impl AppendScheme {
-    /// Slots that a page is written with, at most.
+    /// Most slots that a page is written with.
     #[must_use]
     pub const fn records_max(self) -> u8 {
         match self {
@@ -51,7 +51,7 @@ impl AppendScheme {
         }
     }
 
-    /// Slots that a page is written with at least: those that a device has to carry.
+    /// Fewest slots that a page is written with: a device has to carry them.
     #[must_use]
     pub const fn records_min(self) -> u8 {
         match self {
@@ -60,7 +60,7 @@ impl AppendScheme {
         }
     }
 
-    /// How its records are written down.
+    /// Encoding of the records.
     #[must_use]
     pub const fn form(self) -> ChangeForm {
         match self {
@@ -81,7 +81,7 @@ impl fmt::Display for AppendScheme {
     }
 }
 
-/// A text that is no scheme.
+/// A text that is not a scheme.
 #[derive(Clone, Debug, PartialEq, Eq, Error)]
 #[error(
     "`{0}` is no append scheme: `NxM` (records a page, bytes a record), `Nxruns`, `0x0` or `auto`, \
@@ -114,18 +114,18 @@ impl FromStr for AppendScheme {
     }
 }
 
-/// A scheme, and the tables that have one of their own: `2x4,history=0x0`.
+/// A default scheme, and the tables with a scheme of their own: `2x4,history=0x0`.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Hash, Serialize, Deserialize)]
 #[serde(try_from = "String", into = "String")]
 pub struct Appends {
-    /// Scheme of every other table.
+    /// Scheme of all other tables.
     pub scheme: AppendScheme,
     /// Tables by name, with their schemes; for the lab's classic engine.
     pub tables: Vec<(String, AppendScheme)>,
 }
 
 impl Appends {
-    /// Every table as it is worth.
+    /// `auto` for every table.
     #[must_use]
     pub const fn auto() -> Self {
         Self { scheme: AppendScheme::Auto, tables: Vec::new() }
@@ -138,13 +138,13 @@ impl Appends {
         own.map_or(self.scheme, |(_, scheme)| *scheme)
     }
 
-    /// Slots that any page is written with, at most.
+    /// Most slots that any page is written with.
     #[must_use]
     pub fn records_max(&self) -> u8 {
         self.each().map(AppendScheme::records_max).max().unwrap_or_default()
     }
 
-    /// Slots that some page is written with in any case.
+    /// Slots that some page is written with in any case: the device has to carry them.
     #[must_use]
     pub fn records_min(&self) -> u8 {
         self.each().map(AppendScheme::records_min).max().unwrap_or_default()
@@ -190,7 +190,7 @@ impl From<Appends> for String {
     }
 }
 
-/// What appends need of a device.
+/// The capability that a device lacks for appends.
 pub(crate) const fn capability_of(lack: AppendLack) -> &'static str {
     match lack {
         AppendLack::Cells => "flash cells that take a second program, for in-place appends",

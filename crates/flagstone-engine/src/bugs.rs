@@ -1,5 +1,5 @@
-//! Deliberate bugs, one for each rule of durability that the engine keeps: the crash explorer
-//! plants them to prove that it sees. Nothing here is compiled without the feature `seeded-bugs`.
+//! Deliberate bugs, one for each rule of durability that the engine keeps. The crash explorer
+//! plants them to prove that it finds them. Without the feature `seeded-bugs` none can be planted.
 
 /// A rule of durability, broken on purpose.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -15,13 +15,13 @@ pub enum SeededBug {
     SplitsUnnamed,
     /// D1: the record of a merge in parts leaves out the page that holds the end of the rest.
     RestUnnamed,
-    /// D2: a delta put back by restart stays although its base holds it.
+    /// D2: a delta put back by restart stays although its base holds the change.
     KeepStaleDeltas,
-    /// D2: a base claims to be complete beyond the deltas it holds.
+    /// D2: a base claims to be complete beyond the deltas in it.
     ClaimTooMuch,
-    /// D2: restart folds what was changed before a claim with what was changed after it.
+    /// D2: restart folds changes from before a claim with changes from after it.
     ClaimFolded,
-    /// D2: a claimed leaf says to be complete beyond the commits it holds.
+    /// D2: a claimed leaf says to be complete beyond the commits in it.
     ClaimOverwritesNewer,
     /// D3: restart reuses the epoch of the session before.
     ReuseEpoch,
@@ -33,11 +33,11 @@ pub enum SeededBug {
     CommitGroupsAtMount,
     /// D5: a claim derives from commits that are not durable.
     ClaimBeforeDurable,
-    /// D5: leaves that one leaf became commit a transaction that changed more.
+    /// D5: the leaves of a split commit a transaction that changed other leaves as well.
     ClaimInPart,
     /// D7: commits may fill the log, and nothing is left for the checkpoint that frees it.
     LogRoomGiven,
-    /// D8: a reader's commit does not wait for what it read.
+    /// D8: a reader's commit does not wait for the commits it read.
     ReaderNotHeld,
     /// D8: a commit is acknowledged before its record is durable.
     AcknowledgeEarly,
@@ -47,7 +47,7 @@ pub enum SeededBug {
     SkipSync,
     /// D11: restart forgets the install records of the log's tail.
     SkipInstalls,
-    /// D12: a trim does not look at the group.
+    /// D12: a trim does not check the group.
     TrimAnyGroup,
     /// D13: a scan does not lock its range.
     ScanWithoutLock,
@@ -57,7 +57,7 @@ pub enum SeededBug {
     KeepStaleReads,
     /// D15: an append changes a leaf that a snapshot still reads.
     AppendBuries,
-    /// D16: a patch of a key that is not there is accepted.
+    /// D16: a patch of an absent key is accepted.
     PatchUnread,
     /// D17: a flush ends between commits that were folded into one.
     FrontierBetween,
@@ -127,7 +127,7 @@ impl SeededBug {
     }
 }
 
-/// The bug that is planted, if any; never any without the feature.
+/// The planted bug, if any; always none without the feature.
 #[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct Bugs {
     #[cfg(feature = "seeded-bugs")]

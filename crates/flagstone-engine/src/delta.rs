@@ -7,7 +7,7 @@
 //! changes of many leaves and each leaf is written once for many of them.
 //!
 //! Never reads a page, never allocates an LSN, never decides what is durable. Knows leaves only as
-//! key ranges: a split moves no delta, and deltas may wait for a leaf nobody has read.
+//! key ranges: a split moves no delta, and deltas may wait for an unread leaf.
 //!
 //! ```text
 //! Index   two levels of sorted arrays          low key of each chunk
@@ -17,35 +17,39 @@
 //!
 //! Invariants:
 //! - M1: the versions of a key stand in one chunk, oldest first.
-//! - M2: folding changes no value that a floor, or a reader of the newest state, can see; it moves
-//!   the older change to the newer LSN, never the other way round (rule D2: a base complete to an
-//!   LSN between the two then meets a change it has, and operations are idempotent).
+//! - M2: folding changes no value that a floor, or a reader of the newest state, can see. Folding
+//!   moves the older change to the newer LSN, never the other way round (rule D2: a base complete
+//!   to an LSN between the two then meets a change that it already has, and operations are
+//!   idempotent).
 //! - M3: a descriptor of an out-of-line value leaves the map only by being handed to the caller, or
-//!   by a range removal after a merge took it over.
-//! - M4: `bytes` and `len` are exact and cost nothing to ask.
-//! - M5: the caller adds the versions of a key in commit order; only copies of versions that are
-//!   folded already, or of all versions below some LSN (in order), may come late. Anything else
-//!   would need a version that folding has taken apart.
+//!   by a range removal after a merge took the value over.
+//! - M4: `bytes` and `len` are exact, and O(1).
+//! - M5: the caller adds the versions of a key in commit order. Only copies of versions that are
+//!   folded already, or of all versions below some LSN (in order), may come late. Any other late
+//!   version would need one that folding has taken apart.
 //!
-//! Who may still need what goes? A version goes in one of these ways and no other:
+//! A version leaves the map in one of these ways and no other; each names the readers that may
+//! still need it:
 //!
-//! - *A newer version of its key folds it in.* A reader at a place between the two would miss it: each such place is
-//!   a floor, and becomes one only while it is one already, or lies at or above every version (rule D17).
-//! - *A merge, a relocation or a frame has it in a base complete to X.* A snapshot below X reads it: the old leaf is
-//!   pinned and keeps its deltas (`RetainedLeaf`), or the merge waits (`hides_from_snapshot`). A cut needs it: the base is durable
-//!   before it goes, or the frame holds the log back (`ahead`).
-//! - *Restart finds it in a base complete to X.* Nobody needs it: X is a place that was kept, and folding moves
-//!   changes up alone, never below X (rule D2).
-//! - *A claim or a run has it in pages.* Restart meets it there alone: the place of the claim or run stays a floor
-//!   until what is in the pages is loaded and a checkpoint names it.
+//! - *A newer version of its key folds it in.* A reader at a place between the two would miss it.
+//!   Each such place is a floor: a place becomes one only while it already is a floor, or if it
+//!   lies at or above every version (rule D17).
+//! - *A merge, a relocation or a frame has it in a base complete to X.* For a snapshot below X the
+//!   old leaf is pinned and keeps its deltas (`RetainedLeaf`), or the merge waits
+//!   (`hides_from_snapshot`). For a restart after a cut the base is durable before the version
+//!   goes, or the frame holds the log back (`ahead`).
+//! - *Restart finds it in a base complete to X.* No reader needs it: X is a place that was kept,
+//!   and folding only moves changes up, never below X (rule D2).
+//! - *A claim or a run has it in pages.* Restart finds it only there: the place of the claim or run
+//!   stays a floor until the pages are loaded and a checkpoint names the changes.
 //! - *A checkpoint copies it and lets the log go.* The copies hold every version at or below the cutoff, each with its
 //!   own LSN; the cutoff is a floor until the next one.
-//! - *A spill moves it from a private map to pages.* Its transaction reads there next, newest run first; savepoints
-//!   are floors of the private map.
-//! - *A rollback, or a poisoned database, takes what is newer than a place.* The savepoint, or the durable frontier,
-//!   is a floor; nothing above it became visible to others, or durable.
-//! - *Its table was dropped.* A snapshot below the drop reads it, and the log may bring it back: the drop waits for
-//!   both (`may_clear`).
+//! - *A spill moves it from a private map to pages.* From then on its transaction reads it there,
+//!   newest run first; savepoints are floors of the private map.
+//! - *A rollback, or a poisoned database, removes versions above a place.* The savepoint, or the
+//!   durable frontier, is a floor; no version above it became visible to others, or durable.
+//! - *Its table was dropped.* A snapshot below the drop reads it, and the log may bring it back:
+//!   the drop waits for both (`may_clear`).
 
 mod chunk;
 mod cursor;

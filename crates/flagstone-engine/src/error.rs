@@ -13,7 +13,7 @@ mod typed;
 
 pub use typed::{DecodeError, IndexFault, RowPart};
 
-/// Why a database could not be created or opened.
+/// Reason for which a database could not be created or opened.
 #[derive(Debug, Error)]
 #[non_exhaustive]
 pub enum OpenError {
@@ -32,7 +32,7 @@ pub enum OpenError {
     /// The log or the catalog contradicts itself.
     #[error("the database is damaged: {0}")]
     Corrupt(#[from] Corruption),
-    /// The check that `verify_on_open` asks for found contradictions; nothing was written by it.
+    /// The check requested by `verify_on_open` found contradictions; the check wrote nothing.
     #[error("the check on opening found {count} faults, the first one: {first}")]
     Unsound {
         /// Faults found.
@@ -40,8 +40,8 @@ pub enum OpenError {
         /// The first of them.
         first: Box<CheckFault>,
     },
-    /// What was changed and is in no page yet does not fit the memory, and nothing may be written: open
-    /// the database with more of it, or once for writing.
+    /// The changes that are in no page yet do not fit the memory, and nothing may be written. Open
+    /// the database with more memory, or once for writing.
     #[error(
         "changes that no page holds yet take more than {memory} bytes of memory: give it more, or open \
          the database once for writing"
@@ -55,7 +55,7 @@ pub enum OpenError {
     Engine(#[from] EngineError),
 }
 
-/// A contradiction found on flash. Names where, and the check that fired.
+/// A contradiction found on flash, with its place and the check that fired.
 #[derive(Clone, Debug, PartialEq, Eq, Error)]
 #[error("{check}{}", place(*page))]
 pub struct Corruption {
@@ -70,7 +70,7 @@ fn place(page: Option<LogicalPage>) -> String {
     page.map_or_else(String::new, |page| format!(" on page {}", page.0))
 }
 
-/// Why an operation of a transaction or snapshot failed.
+/// Reason for which an operation of a transaction or snapshot failed.
 #[derive(Clone, Debug, PartialEq, Eq, Error)]
 #[non_exhaustive]
 pub enum EngineError {
@@ -82,7 +82,7 @@ pub enum EngineError {
         /// Bytes allowed.
         size_max: usize,
     },
-    /// The name of a table is longer than a key, or that of a snapshot than 255 bytes.
+    /// The name of a table is longer than a key, or the name of a snapshot longer than 255 bytes.
     #[error("name of {size} bytes is longer than {size_max}")]
     NameTooLong {
         /// Bytes given.
@@ -90,7 +90,7 @@ pub enum EngineError {
         /// Bytes allowed.
         size_max: usize,
     },
-    /// The value is longer than the engine stores.
+    /// The value is longer than the largest value that the engine stores.
     #[error("value of {size} bytes is longer than {size_max}")]
     ValueTooLong {
         /// Bytes given.
@@ -108,17 +108,17 @@ pub enum EngineError {
         /// Bytes given.
         size: usize,
     },
-    /// A row of a load does not come behind the one before it.
+    /// A row of a load does not come after the row before it.
     #[error("row {row} of the load does not come behind the one before it")]
     Unsorted {
         /// Number of the row; the first is 0.
         row: u64,
     },
-    /// The transaction was chosen to end a deadlock; nothing of it remains. Begin it again.
+    /// The transaction was aborted to end a deadlock; none of its changes remain. Begin it again.
     #[error("the transaction was aborted to end a deadlock")]
     Deadlock,
-    /// The transaction has waited for a lock as long as [`crate::Options::lock_timeout`] lets it; nothing of it
-    /// remains. Begin it again.
+    /// The transaction was aborted after waiting for a lock as long as
+    /// [`crate::Options::lock_timeout`] allows; none of its changes remain. Begin it again.
     #[error("the transaction was aborted: it waited too long for a lock")]
     LockTimeout,
     /// The transaction has ended.
@@ -127,43 +127,46 @@ pub enum EngineError {
     /// The table does not exist.
     #[error("there is no such table")]
     NoTable,
-    /// The table belongs to another database or to a kept snapshot.
+    /// The table belongs to another database or to a named snapshot.
     #[error(
         "the table is not one of this database: it belongs to another one or to a kept snapshot"
     )]
     ForeignTable,
-    /// A table of that name exists already.
+    /// A table with this name exists already.
     #[error("there is a table of that name already")]
     TableExists,
-    /// The name is that of an index, which is made by `Database::indexed` and goes where its table goes.
+    /// The name belongs to an index, which `Database::indexed` makes and which follows its table.
     #[error(
         "`@` stands between the names of a table and of its index: no other table is given such a name"
     )]
     IndexName,
-    /// The savepoint belongs to another transaction, of this database or of another, or was rolled back.
+    /// The savepoint belongs to another transaction, of this database or of another, or was rolled
+    /// back.
     #[error("the savepoint is no longer valid")]
     NoSavepoint,
     /// The snapshot was ended to free the space it held.
     #[error("the snapshot was ended because the device needed its space")]
     SnapshotTooOld,
-    /// No snapshot is kept under that name, or it was dropped since.
+    /// No snapshot has this name, or the snapshot was dropped since.
     #[error("there is no such snapshot")]
     NoSnapshot,
-    /// A snapshot is kept under that name already.
+    /// A snapshot with this name exists already.
     #[error("there is a snapshot of that name already")]
     SnapshotExists,
-    /// No more snapshots are kept: one has to be dropped first. There are 32 at most, fewer on small blocks.
+    /// There are as many named snapshots as possible, at most 32, fewer on small blocks: drop one
+    /// first.
     #[error("there are as many kept snapshots as there may be: drop one")]
     TooManySnapshots,
     /// The device has no room for the change; deleting is still possible.
     #[error("the device is full")]
     Full,
-    /// There are as many tables as there may be, or ever were: `Limits::table_count_max`. Those that were
-    /// dropped do not count once they are free.
+    /// There are as many tables as possible, `Limits::table_count_max`, or all numbers for tables
+    /// are used up. A dropped table counts until its pages are free.
     #[error("there are as many tables as there may be: drop one")]
     TooManyTables,
-    /// More is changed before a commit than memory and its record hold, whatever room the device has; or more is
-    /// deleted than memory holds, on a device that is full. Commit in smaller parts, or give the database more memory.
+    /// The transaction changes more than memory and its commit record hold, however much room the
+    /// device has; or it deletes more than memory holds, on a full device. Commit in smaller parts,
+    /// or give the database more memory.
     #[error(
         "the transaction is too large for the memory that there is: commit in smaller parts, or give the database more"
     )]
@@ -174,14 +177,14 @@ pub enum EngineError {
     /// The budget of wear is used up: the transaction has changed nothing.
     #[error("the wear budget is used up {}", for_how_long(*wait))]
     WearBudget {
-        /// How long to wait until changes are admitted again; `Duration::MAX` where they never are.
+        /// Time until changes are admitted again; `Duration::MAX` where they never are.
         wait: Duration,
     },
     /// The database was opened for reading only.
     #[error("the database is open for reading only")]
     ReadOnly,
-    /// Another process opened the database: this one was forked from it. Nothing was written; open it here, once the
-    /// other has closed it.
+    /// Another process opened the database: this process was forked from it. Nothing was written.
+    /// Open the database here once the other process has closed it.
     #[error(
         "the database was opened by another process, from which this one was forked: open it here"
     )]
@@ -189,15 +192,16 @@ pub enum EngineError {
     /// An earlier write failed in a way that leaves its outcome unknown: read-only from then on.
     #[error("an earlier device failure poisoned the database; reopen it")]
     Poisoned,
-    /// Whether the commit is durable is not known: the device failed while it was written.
+    /// The device failed while the commit was written: whether the commit is durable is not known.
     #[error("the outcome of the commit is unknown")]
     OutcomeUnknown,
-    /// A row of a typed table is none of its types: another program wrote it, or another version.
+    /// A row does not decode as the types of its table: another program or another version wrote
+    /// it.
     #[error("the {part} of the row is not of its type: {source}")]
     Decode {
-        /// Key or value.
+        /// Part of the row: key or value.
         part: RowPart,
-        /// What is wrong with it.
+        /// The fault in its bytes.
         source: DecodeError,
     },
     /// An index of a typed table does not fit.
@@ -205,7 +209,7 @@ pub enum EngineError {
     Index {
         /// Name of the index.
         index: String,
-        /// What is wrong.
+        /// The fault of the index.
         fault: IndexFault,
     },
     /// A page contradicts itself or its neighbours.
@@ -233,7 +237,7 @@ impl From<NandError> for EngineError {
     }
 }
 
-/// Whole seconds, the last one begun.
+/// The time in whole seconds, rounded up.
 fn for_how_long(wait: Duration) -> String {
     match wait {
         Duration::MAX => "for good".into(),
@@ -244,7 +248,7 @@ fn for_how_long(wait: Duration) -> String {
 impl From<SpaceError> for EngineError {
     fn from(error: SpaceError) -> Self {
         match error {
-            // Room was ensured; a host that gives it to others all the same has none.
+            // Room was ensured before: the host gave it to others meanwhile.
             SpaceError::Full | SpaceError::NoRoom => Self::Full,
             SpaceError::TooManyFrozen => Self::TooManySnapshots,
             SpaceError::WornOut => Self::WornOut,

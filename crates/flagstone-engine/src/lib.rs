@@ -1,10 +1,11 @@
 //! The engine of Flagstone: floors 2 to 4, and the runtime that drives them on a device.
 //!
-//! **Unstable**: for the lab and for experiments. Everything here may change in any release. A program uses the crate
-//! `flagstone`, which shows what of this is meant to last.
+//! **Unstable**: for the lab and for experiments. Everything here may change in any release.
+//! Programs use the crate `flagstone`, which re-exports the lasting part of this one.
 //!
-//! Owns the engine, which is pure state ([`Engine`]), and the runtime, which carries out its wishes on the space floor
-//! ([`Runtime`]). Never knows a type of the public interface: `flagstone` stands on this crate, and so does the lab.
+//! Owns the engine, which is pure state ([`Engine`]), and the runtime, which carries out its
+//! requests on the space floor ([`Runtime`]). Never knows a type of the public interface:
+//! `flagstone` stands on this crate, and so does the lab.
 //!
 //! | to | use |
 //! | --- | --- |

@@ -1,8 +1,10 @@
-//! The lock table: who may touch which record, key interval or page (rule D13).
+//! The lock table: access to records, key intervals and pages (rule D13).
 //!
-//! Owns: granted locks, queued requests, and the wait-for graph over them. Who waits for memory, claims or log
-//! room waits for work that somebody does, never for a transaction (rule D7). Never does: block, sleep, read a clock or do I/O. A request that
-//! cannot be granted is queued, and [`LockTable::release_all`] says whom a release let in.
+//! Owns: granted locks, queued requests, and the wait-for graph over them. A wait for memory,
+//! claims or log room is a wait for work that any thread does, never for a transaction (rule D7),
+//! and no part of the graph. Never does: block, sleep, read a clock or do I/O. A request that
+//! cannot be granted is queued, and [`LockTable::release_all`] returns the transactions that a
+//! release let in.
 //!
 //! ```text
 //!             acquire               release_all / cancel_wait of others
@@ -16,17 +18,18 @@
 //! Invariants:
 //! - **I1** Two transactions never hold conflicting locks: shared with exclusive, or exclusive with
 //!   exclusive, on the same record or page, on a record and an interval of its tree that contains
-//!   it, or on two overlapping intervals of one tree.
+//!   the record, or on two overlapping intervals of one tree.
 //! - **I2** A queued request has a blocker: a conflicting holder, or a conflicting request ahead of
-//!   it. Whatever takes the last blocker away grants the request in the same call.
+//!   it. A call that takes the last blocker away grants the request at once.
 //! - **I3** First come, first served: a request waits for conflicting requests queued before it.
-//!   Upgrades, and requests that would deadlock only by queueing, go ahead of the queue.
+//!   Upgrades, and requests whose only deadlock would come from queueing, go ahead of the queue.
 //! - **I4** Every cycle is found by the call that closes it, because the edges a call adds all start
 //!   or end at its transaction. The victim is the youngest transaction of the cycle.
 //! - **I5** A transaction has at most one queued request.
 //! - **I6** Outcomes do not depend on hash order: equal calls give equal answers.
-//! - **I7** A transaction with very many record locks holds intervals around them instead, between those of others:
-//!   that takes little memory, however many records it touches.
+//! - **I7** A transaction with very many record locks holds intervals around them instead, in the
+//!   gaps between the locks of others. These take little memory, however many records the
+//!   transaction touches.
 
 mod graph;
 mod intervals;
@@ -44,7 +47,7 @@ use self::records::{Queued, Records, Slot, Space};
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Xid(pub u64);
 
-/// How a lock is held.
+/// Mode of a lock.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum Mode {
     /// Any number of holders, none of them exclusive.
@@ -54,14 +57,14 @@ pub enum Mode {
 }
 
 impl Mode {
-    /// Whether two transactions may not hold these modes on the same thing.
+    /// Whether two transactions conflict when they hold these modes on the same target.
     #[must_use]
     pub(crate) fn conflicts(self, other: Self) -> bool {
         self == Self::Exclusive || other == Self::Exclusive
     }
 }
 
-/// What a lock is on.
+/// Target of a lock.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Target<'a> {
     /// One key of a tree, whether it exists or not.
@@ -100,13 +103,13 @@ impl Target<'_> {
 pub enum LockOutcome {
     /// The lock is held.
     Granted,
-    /// The request is queued. A later release or cancellation names the transaction when it is let
-    /// in; asking again then answers `Granted`.
+    /// The request is queued. A later release or cancellation names the transaction when the
+    /// request is granted; asking again then answers `Granted`.
     Wait,
-    /// The request is queued and closes a cycle that only an abort of `victim` opens.
+    /// The request is queued and closes a cycle that only an abort of `victim` breaks.
     ///
-    /// The caller aborts the victim with [`LockTable::release_all`]. When that is another
-    /// transaction, it then asks again, because one request may close several cycles.
+    /// The caller aborts the victim with [`LockTable::release_all`]. If the victim is another
+    /// transaction, the caller then asks again, because one request may close several cycles.
     Deadlock {
         /// The youngest transaction of the cycle.
         victim: Xid,
@@ -119,7 +122,7 @@ struct Rank(u64);
 
 impl Rank {
     const IN_LINE: u64 = 1 << 63;
-    /// Ahead of everybody.
+    /// Ahead of all other requests.
     const FIRST: Self = Self(0);
 
     fn is_ahead(self) -> bool {
@@ -131,7 +134,7 @@ impl Rank {
     }
 }
 
-/// Where a queued request stands.
+/// Place of a queued request.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Place {
     /// In the queue of a record or page.
@@ -148,14 +151,14 @@ struct Pending {
     rank: Rank,
 }
 
-/// What one transaction holds, so that a release needs no search.
+/// Locks of one transaction, so that a release needs no search.
 #[derive(Debug, Default)]
 struct Owned {
     points: Vec<Slot>,
     interval_trees: Vec<Space>,
-    /// Bytes of its points.
+    /// Bytes of the record locks in `points`.
     size: usize,
-    /// Bytes at which intervals are tried again.
+    /// Bytes of record locks at which intervals are tried again.
     tried_at: usize,
 }
 
@@ -166,9 +169,10 @@ const SPARE_OWNED_SIZE_MAX: usize = 256;
 
 /// Bytes of a record lock beside its key: 226 with a key of 8, as measured over 30,000 of them.
 const POINT_SIZE: usize = 218;
-/// Bytes of record locks that a transaction has in any case, some 500 of them: intervals keep others waiting.
+/// Record locks that a transaction may have in any case, in bytes, some 500 locks: intervals make
+/// others wait.
 const POINTS_SIZE_MIN: usize = 128 << 10;
-/// Locks that are worth an interval of their own.
+/// Fewest locks that are worth an interval.
 const JOINED_MIN: usize = if cfg!(test) { 2 } else { 16 };
 
 /// All locks of a database.
@@ -193,7 +197,8 @@ impl Default for LockTable {
 }
 
 impl LockTable {
-    /// An empty table, in which locks of one transaction take about `bytes` at most where nobody else is in the way.
+    /// An empty table, in which the locks of one transaction take about `bytes` at most, as far as
+    /// locks of others allow.
     #[must_use]
     pub(crate) fn within(bytes: usize) -> Self {
         Self {
@@ -208,10 +213,10 @@ impl LockTable {
         }
     }
 
-    /// Requests a lock, or asks again for one that is held or queued.
+    /// Requests a lock, or asks again for a lock that is held or queued.
     ///
-    /// A held lock at least as strong answers `Granted`. A transaction that asks for something else
-    /// while a request of its own is queued gives the queued one up.
+    /// A held lock of at least this strength answers `Granted`. A transaction that asks for another
+    /// lock while a request of its own is queued gives the queued request up.
     pub fn acquire(&mut self, xid: Xid, target: Target<'_>, mode: Mode) -> LockOutcome {
         match target {
             Target::Record { tree, key } => self.acquire_point(xid, Space::tree(tree), key, mode),
@@ -227,7 +232,7 @@ impl LockTable {
 
     /// Ends a transaction: drops its locks and its queued request.
     ///
-    /// Returns the transactions whose queued requests are granted by it, in order of service.
+    /// Returns the transactions whose queued requests this grants, in order of service.
     pub fn release_all(&mut self, xid: Xid) -> Vec<Xid> {
         let mut candidates = Vec::new();
         self.withdraw(xid, &mut candidates);
@@ -246,7 +251,7 @@ impl LockTable {
 
     /// Gives up the queued request of a transaction; its locks stay.
     ///
-    /// Returns the transactions whose queued requests are granted by it, in order of service.
+    /// Returns the transactions whose queued requests this grants, in order of service.
     pub fn cancel_wait(&mut self, xid: Xid) -> Vec<Xid> {
         let mut candidates = Vec::new();
         self.withdraw(xid, &mut candidates);
@@ -256,8 +261,8 @@ impl LockTable {
 
     /// Gives every holder of page `from` the same lock on page `to` (rule D13).
     ///
-    /// Called before a new sibling is installed: nobody can hold or want `to` yet. Queued requests
-    /// stay with `from`.
+    /// Called before a new sibling is installed: no transaction can hold or want `to` yet. Queued
+    /// requests stay with `from`.
     pub fn inherit_page(&mut self, from: LogicalPage, to: LogicalPage) {
         let Some(source) = self.records.find(Space::PAGES, &from.0.to_be_bytes()) else { return };
         let holders = self.records.entry(source).holders.clone();
@@ -355,7 +360,7 @@ impl LockTable {
         self.queue(xid, pending)
     }
 
-    /// Puts a new request on record and looks for a cycle, unless nobody can wait for `xid`.
+    /// Records a new request and looks for a cycle, unless no transaction can wait for `xid`.
     fn queue(&mut self, xid: Xid, pending: Pending) -> LockOutcome {
         let replaced = self.waiting.insert(xid, pending);
         debug_assert!(replaced.is_none(), "I5: one queued request a transaction");
@@ -400,7 +405,7 @@ impl LockTable {
         moved
     }
 
-    /// Whether this very request is queued already. Another queued request is given up.
+    /// Whether this very request is queued already. Any other queued request is given up.
     fn is_queued_for_point(&mut self, xid: Xid, space: Space, key: &[u8], mode: Mode) -> bool {
         let Some(pending) = self.waiting.get(&xid).copied() else { return false };
         let same = match pending.place {
@@ -500,7 +505,7 @@ impl LockTable {
         self.records.remove(slot);
     }
 
-    /// Says whether the transaction has very many by now (I7).
+    /// Adds a record lock; returns whether the transaction has very many by now (I7).
     fn hold_point(&mut self, xid: Xid, slot: Slot, mode: Mode) -> bool {
         let entry = self.records.entry_mut(slot);
         if !entry.hold(xid, mode) {
@@ -530,8 +535,8 @@ impl LockTable {
         }
     }
 
-    /// Gives it intervals around what it holds in one mode: one around everything, or several between those who hold or
-    /// want something in between.
+    /// Gives the transaction intervals around its locks in one mode: one around all of them, or
+    /// several between the keys that others hold or want.
     fn coarsen_in(&mut self, xid: Xid, space: Space, mode: Mode) {
         let Some(owned) = self.owners.get(&xid) else { return };
         let entries = owned.points.iter().map(|slot| self.records.entry(*slot));
@@ -550,7 +555,7 @@ impl LockTable {
         self.drop_idle_trees();
     }
 
-    /// Locks the interval around intervals that a transaction holds, or those around parts of them.
+    /// Locks one interval around intervals that a transaction holds, or else around parts of them.
     fn join(&mut self, space: Space, held: &[Interval]) {
         let Some((first, rest)) = held.split_first() else { return };
         let mut wanted = first.clone();
@@ -562,7 +567,7 @@ impl LockTable {
         }
     }
 
-    /// Locks an interval if nobody is in the way, and lets go of the records in it.
+    /// Locks an interval if no other transaction is in the way, and releases the records in it.
     fn hold_at_once(&mut self, space: Space, wanted: Interval) -> bool {
         let Interval { xid, mode, .. } = wanted;
         let rank = Rank::FIRST;
@@ -586,7 +591,7 @@ impl LockTable {
         let sizes = covered.iter().map(|slot| POINT_SIZE + records.entry(*slot).key.len());
         owned.size -= sizes.sum::<usize>();
         for slot in covered {
-            // Who waits for it waits for the interval now (I2).
+            // Requests that waited for the record now wait for the interval (I2).
             self.records.entry_mut(slot).release(xid);
             self.drop_unused_point(slot);
         }
@@ -627,7 +632,7 @@ impl LockTable {
         self.trees.get(&space)?.queued(xid)
     }
 
-    /// Takes the queued request of `xid` back and notes whom that may let in.
+    /// Withdraws the queued request of `xid` and notes the requests that this may let in.
     fn withdraw(&mut self, xid: Xid, candidates: &mut Vec<(Rank, Xid)>) {
         if self.waiting.is_empty() {
             return;

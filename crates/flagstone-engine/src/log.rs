@@ -2,7 +2,8 @@
 //!
 //! Owns: the encoding of records and fragments, the order of LSNs within a restart epoch, and the
 //! rule that says which fragments on flash belong to the log. Never does: I/O, waiting, or choosing
-//! pages; a driver programs what [`LogWriter::seal`] cuts and feeds [`LogReader`] what it reads.
+//! pages; a driver programs the fragments that [`LogWriter::seal`] cuts and feeds the pages it
+//! reads to [`LogReader`].
 //!
 //! Log pages consist of slots that the device can program one after the other. One program writes
 //! one fragment: consecutive slots of one page, filled up with 0xFF.
@@ -21,16 +22,16 @@
 //! Invariants:
 //! - **I1** A fragment belongs to the log only when its checksum holds and it names the checksum of
 //!   the fragment before it (rule D3).
-//! - **I2** A flush starts and ends on record boundaries; the next flush is cut only after the one
-//!   before has been completed. A fragment carries its index within its flush, so it proves that
-//!   everything before its flush was complete.
-//! - **I3** A new epoch starts with a fragment of index 0 on a fresh page. Where it disagrees with
-//!   fragments of older epochs that were in flight at the cut, the new epoch wins.
+//! - **I2** A flush starts and ends on record boundaries; the next flush is cut only after the
+//!   flush before has been completed. A fragment carries its index within its flush, so it proves
+//!   that all fragments before its flush were complete.
+//! - **I3** A new epoch starts with a fragment of index 0 on a fresh page. Where the new epoch
+//!   disagrees with fragments of older epochs that were in flight at the cut, the new epoch wins.
 //! - **I4** The reader gives out a record only when no later fragment can take it back: after the
 //!   next flush or epoch has been seen, or at the end.
-//! - **I5** A missing fragment that was complete is never taken for the end: it is a
-//!   [`LogFault`], because no power cut explains it. A later flush proves it; where programs of a
-//!   block reach flash in order, so does any later fragment of the block.
+//! - **I5** A missing fragment that was complete is never taken for the end of the log: it is a
+//!   [`LogFault`], because no power cut explains it. A later flush proves such a fragment; where
+//!   programs of a block reach flash in order, so does any later fragment of the block.
 //! - **I6** Decoding any bytes gives a value or an error, never a panic.
 //! - **I7** An LSN is `epoch << 32 | counter`; counters rise by one from 1 in each epoch (rule D3).
 
@@ -57,7 +58,7 @@ pub use self::reader::{LogEnd, LogPage, LogReader, ReadStart, Survivors, TailFra
 pub(crate) use self::record::{Blob, ClaimedSpan, Install, Record, Separator};
 pub use self::writer::{Flush, Fragment, LogWriter};
 
-/// How log pages are divided.
+/// Division of log pages into slots.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct LogGeometry {
     slot_size: usize,
@@ -75,13 +76,13 @@ impl LogGeometry {
         fits.then_some(Self { slot_size, slots_per_page })
     }
 
-    /// Bytes a slot.
+    /// Bytes per slot.
     #[must_use]
     pub fn slot_size(self) -> usize {
         self.slot_size
     }
 
-    /// Slots a page.
+    /// Slots per page.
     #[must_use]
     pub fn slots_per_page(self) -> u16 {
         self.slots_per_page
@@ -104,7 +105,7 @@ impl ChainPoint {
     pub const START: Self = Self { next_sequence: 0, epoch: 0, predecessor: 0 };
 }
 
-/// A place in the log from which it can be read.
+/// A position in the log from which reading can start.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct LogPosition {
     /// Log page that holds the fragment after the point, or comes before it.
@@ -119,7 +120,7 @@ pub fn lsn(epoch: u32, counter: u64) -> Lsn {
     Lsn(u64::from(epoch) << COUNTER_BITS | counter & COUNTER_MASK)
 }
 
-/// Records appended between two LSNs; none across a restart, which begins to count anew.
+/// Records appended between two LSNs; `None` across a restart, which counts anew.
 pub(crate) fn distance(from: Lsn, to: Lsn) -> Option<u64> {
     (from.0 >> COUNTER_BITS == to.0 >> COUNTER_BITS).then(|| to.0.saturating_sub(from.0))
 }
@@ -135,15 +136,16 @@ const _: () = assert!((EPOCH_MAX as u64) < 1 << (56 - COUNTER_BITS));
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum LogFault {
-    /// A fragment proves that the one with this sequence was complete, but that is not readable.
+    /// A fragment proves that the fragment with this sequence was complete, but that fragment is
+    /// unreadable.
     #[error("log fragment {sequence} is missing before log page {page}")]
     Missing {
         /// Sequence of the missing fragment.
         sequence: u64,
-        /// Log page of the fragment that proves it.
+        /// Log page of the fragment with the proof.
         page: u64,
     },
-    /// Record boundaries and fragment headers disagree.
+    /// Record boundaries and fragment headers contradict each other.
     #[error("log fragment {sequence} does not start records where its header says")]
     Framing {
         /// Sequence of the fragment.
@@ -157,11 +159,11 @@ pub enum LogFault {
     },
 }
 
-/// What the log's encoding can refuse.
+/// Errors of the log's encoding.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum LogError {
-    /// A record with a good checksum does not decode: another version wrote it, or a bug did.
+    /// A record with a good checksum does not decode: another version or a bug wrote it.
     #[error("log record {} cannot be decoded: {fault}", lsn.0)]
     Record {
         /// LSN of the record.
@@ -169,7 +171,7 @@ pub enum LogError {
         /// The check that fired.
         fault: RecordFault,
     },
-    /// A writer was asked for with an epoch that the log has already seen.
+    /// The epoch for a new writer is one that the log has already seen.
     #[error("restart epoch {epoch} does not come after epoch {last}")]
     StaleEpoch {
         /// Epoch asked for.

@@ -1,4 +1,4 @@
-//! B+-tree pages: how entries lie in the payload of a logical page.
+//! B+-tree pages: the layout of entries in the payload of a logical page.
 //!
 //! Owns the bytes of leaves and inner nodes: reading them (`NodeView`), building them, and making
 //! the new image of a leaf out of its base and its deltas (step one of a merge). Never reads or
@@ -23,13 +23,13 @@
 //!   key is below every key.
 //! - N2: the first separator of an inner node is its low key and takes no bytes; child `i` covers
 //!   the keys from separator `i` to the next.
-//! - N3: the fixed layout holds only inline values of one size under suffixes of one size; whoever
-//!   builds takes it whenever the entries allow.
-//! - N4: `NodeView::parse` accepts only pages that keep N1 to N3 and stay inside their bytes; after
-//!   it no access can fail. On other bytes access gives empty slices, never a panic.
+//! - N3: the fixed layout holds only inline values of one size under suffixes of one size; a build
+//!   takes it whenever the entries allow.
+//! - N4: `NodeView::parse` accepts only pages that keep N1 to N3 and stay inside their bytes;
+//!   afterwards no access can fail. On other bytes access gives empty slices, never a panic.
 //! - N5: any entry within `key_size_max` and `value_size_max` fits an empty page under any fences,
 //!   and so do two children: a build always ends. Each fence may take a quarter of the page, key
-//!   and value together the half.
+//!   and value together half of it.
 
 mod build;
 mod check;
@@ -61,7 +61,7 @@ pub(crate) const PAGE_SIZE_MIN: usize = 464;
 /// Largest payload a node may have, in bytes: offsets have 16 bits.
 pub(crate) const PAGE_SIZE_MAX: usize = 32_768;
 
-/// What a quarter page keeps back for header and bookkeeping (N5).
+/// Bytes of a quarter page kept back for header and bookkeeping (N5).
 const QUARTER_RESERVE: usize = 8;
 
 /// A quarter of a page of `page_size`, less its share of header and bookkeeping.
@@ -91,17 +91,17 @@ const _: () = assert!(
     "header, slot and sizes of one entry fit what four quarters keep back (N5)"
 );
 
-/// A value as a leaf holds it.
+/// A value in a leaf.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum ValueRef<'a> {
     /// The bytes themselves.
     Inline(&'a [u8]),
-    /// The descriptor of a value that has pages of its own.
+    /// The descriptor of a value on pages of its own.
     Ref(&'a [u8]),
 }
 
 impl<'a> ValueRef<'a> {
-    /// The bytes the leaf holds: value or descriptor.
+    /// The bytes in the leaf: value or descriptor.
     #[must_use]
     pub fn bytes(&self) -> &'a [u8] {
         match self {
@@ -109,24 +109,24 @@ impl<'a> ValueRef<'a> {
         }
     }
 
-    /// Whether the bytes describe a value that lies elsewhere.
+    /// Whether the bytes are the descriptor of an out-of-line value.
     #[must_use]
     pub fn is_ref(&self) -> bool {
         matches!(self, Self::Ref(_))
     }
 }
 
-/// How full the pages of a build become when one page is not enough.
+/// Fill of the pages of a build that needs more than one page.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum FillPolicy {
-    /// Evenly: the next inserts may fall anywhere.
+    /// Even: the next inserts may fall anywhere.
     Balanced,
     /// Full from the left: the next inserts fall behind the last key.
     Append,
     /// A page ends before entry `end`, and pages are full up to there: the next inserts fall there.
-    /// Evenly when that would take more pages.
+    /// Even when that would take more pages.
     Behind {
-        /// First entry behind the place where inserts come.
+        /// First entry behind the place of the next inserts.
         end: usize,
     },
 }
@@ -134,39 +134,39 @@ pub(crate) enum FillPolicy {
 /// A page that was built.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Built {
-    /// Its low fence: the separator that leads to it.
+    /// Low fence: the separator that leads to the page.
     pub low_key: Vec<u8>,
-    /// Its payload, of the full page size.
+    /// Payload, of the full page size.
     pub image: Vec<u8>,
 }
 
-/// What keeps a page from being built.
+/// Reason for which a page cannot be built.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum NodeError {
-    /// Nodes do not come in this size.
+    /// No node has this size.
     #[error("no node has a payload of {page_size} bytes")]
     PageSize {
         /// Size asked for.
         page_size: usize,
     },
-    /// A key or a fence is longer than the page takes.
+    /// A key or a fence is longer than the page allows.
     #[error("key of {size} bytes where {size_max} are possible")]
     KeyTooLarge {
-        /// Its size.
+        /// Size of the key.
         size: usize,
         /// `key_size_max` of the page.
         size_max: usize,
     },
-    /// A value must go out of line.
+    /// The value is too large for the leaf and must be stored out of line.
     #[error("inline value of {size} bytes where {size_max} are possible")]
     ValueTooLarge {
-        /// Its size.
+        /// Size of the value.
         size: usize,
         /// `value_size_max` of the page under its key, or `descriptor_size_max`.
         size_max: usize,
     },
-    /// A patch meets an out-of-line value that nobody could read.
+    /// A patch meets an out-of-line value that the caller could not read.
     #[error("patch of an out-of-line value that is not at hand")]
     OutOfLinePatch,
     /// The changes leave an inner node whose first child does not cover its low key.
@@ -177,14 +177,14 @@ pub enum NodeError {
     NoRoom,
 }
 
-/// Which check a page failed.
+/// The check that a page failed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum NodeFault {
-    /// Shorter than a header, or not a size of nodes.
+    /// The page is shorter than a header, or has no valid node size.
     #[error("not the size of a node")]
     Size,
-    /// The first byte is not ours, or of another format version.
+    /// The first byte is unknown, or of another format version.
     #[error("not a node of this format version")]
     Magic,
     /// Unknown flags, or a level that does not go with the kind.
@@ -213,7 +213,7 @@ pub enum NodeFault {
     Childless,
 }
 
-/// What stands behind a key while a page is being built.
+/// Payload of a key while a page is being built.
 #[derive(Clone, Copy, Debug)]
 enum Payload<'a> {
     Value(ValueRef<'a>),

@@ -1,4 +1,4 @@
-//! Options and presets: what an engine is told to do, as one plain, printable value.
+//! Options and presets: the configuration of an engine, as one plain, printable value.
 //!
 //! Every row of the papers' experiments is a preset. A preset is nothing but an [`Options`] value;
 //! [`Options::require`] names the capability that a device lacks for it.
@@ -12,7 +12,8 @@ use thiserror::Error;
 
 use crate::appends::{self, AppendScheme, Appends};
 
-/// What a frame in memory holds, and so where committed changes wait for their page write.
+/// Content of a frame in memory, and so the place where committed changes wait for their page
+/// write.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum FrameKind {
@@ -24,18 +25,18 @@ pub enum FrameKind {
     Ahead,
 }
 
-/// When a leaf that no longer fits its page is split.
+/// The moment at which a leaf that no longer fits its page is split.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum SplitTime {
-    /// When its deltas are merged, all splits of the leaf at once.
+    /// When the leaf's deltas are merged, all its splits at once.
     #[default]
     Merge,
     /// As soon as an insert does not fit.
     Eager,
 }
 
-/// When garbage collection may ask for a newer image of a page that it moves.
+/// Whether garbage collection may ask for a newer image of a page that it moves.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum RelocationFolding {
@@ -55,18 +56,18 @@ pub enum Collection {
     Greedy,
     /// Highest `(1 - u) * age / 2u` (Rosenblum and Ousterhout 1992, Kawaguchi et al. 1995).
     CostBenefit,
-    /// The same divided by the erases that the block has seen (Chiang, Lee, Chang 1999): worn blocks
-    /// wait longer.
+    /// As `cost-benefit`, divided by the number of erases of the block (Chiang, Lee, Chang 1999):
+    /// worn blocks wait longer.
     CostAgeTimes,
 }
 
-/// How blocks are kept from wearing out before others.
+/// How wear is spread over the blocks.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum WearLevelling {
-    /// What will be rewritten soon takes the least worn of the free blocks, what stays a worn one.
+    /// Data that will soon be rewritten takes the least worn free block, lasting data a worn one.
     Dynamic,
-    /// Blocks that rest are emptied as well, for at most one page in 64.
+    /// As `dynamic`; blocks with lasting data are also emptied, for at most one page in 64.
     #[default]
     Static,
 }
@@ -78,18 +79,18 @@ pub enum Replacement {
     /// Least recently used.
     #[default]
     Lru,
-    /// Second chance: in the order of arrival, but what was used since then goes round once more.
+    /// Second chance: in the order of arrival, but a frame used since then goes round once more.
     Clock,
-    /// The clean ones of the `replacement_window` of least recently used frames first (Park et al.,
+    /// Clean frames first, among the `replacement_window` of least recently used ones (Park et al.,
     /// CASES 2006).
     Cflru,
-    /// As `cflru`, with a window that follows what reads and writes of the last periods cost.
+    /// As `cflru`, with a window that adapts to the cost of reads and writes in the last periods.
     CflruAdaptive,
-    /// As `cflru`, and dirty ones by clusters of neighbours (Ou, Härder, Jin, DaMoN 2009).
+    /// As `cflru`, and dirty frames leave by clusters of neighbours (Ou, Härder, Jin, DaMoN 2009).
     Cfdc,
-    /// Base copies and changes of a leaf in one order of use: of the `replacement_window` of memory,
-    /// least recently used, base copies leave first; when there are none, changes meet their pages
-    /// (Lazy-Split LRU). Wants [`FrameKind::Base`] and [`Budget::Shared`].
+    /// Base copies and changes of a leaf share one order of use. In the least recently used
+    /// `replacement_window` of memory, base copies leave first; without any, changes are merged
+    /// into their pages (Lazy-Split LRU). Needs [`FrameKind::Base`] and [`Budget::Shared`].
     LsLru,
 }
 
@@ -99,23 +100,23 @@ impl Replacement {
         [Self::Lru, Self::Clock, Self::Cflru, Self::CflruAdaptive, Self::Cfdc, Self::LsLru];
 }
 
-/// Which leaf's deltas meet their page next, when memory runs short.
+/// The leaf whose deltas are merged next, when memory runs short. The deltas of a leaf are a group.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum Victim {
-    /// The biggest group of the part of the tree that a moving hand looks at: no state a leaf.
+    /// The biggest group in the part of the tree under a moving window: needs no state per leaf.
     #[default]
     Window,
-    /// The group that was begun first.
+    /// The oldest group.
     Fifo,
-    /// The group that a change came to least recently.
+    /// The group whose last change is oldest.
     Lru,
-    /// The biggest group of all; of equal ones the least recently hit (lazy-update B+-tree).
+    /// The biggest group of all; of equal groups the least recently changed (lazy-update B+-tree).
     Biggest,
-    /// The group that writes least pages for each byte that it frees (lazy-update B+-tree).
+    /// The group with the fewest page writes for each byte that it frees (lazy-update B+-tree).
     Cost,
-    /// The set of groups that writes fewest pages for the memory that has to be freed, splits counted
-    /// (Lazy-Split LRU: write-minimised commit).
+    /// The set of groups with the fewest page writes for the memory that has to be freed, splits
+    /// counted (Lazy-Split LRU: write-minimised commit).
     Cover,
 }
 
@@ -126,20 +127,20 @@ impl Victim {
 }
 
 /// Whether groups that save a write together are committed together (lazy-update B+-tree, section
-/// 4.4.2.3), under the policies that rank groups. Two groups below one inner node belong together when
-/// both split or merge their leaf, when one does and the other is next to it, or when one merges its
-/// leaf and the other comes after the one it is merged with.
+/// 4.4.2.3), under the policies that rank groups. Two groups below one inner node belong together
+/// in three cases: both split or both merge their leaf; one does and the other is its neighbour; or
+/// one merges its leaf and the other follows the leaf it is merged with.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum SuperGroup {
     /// Each group by itself.
     #[default]
     Off,
-    /// The policy chooses a group, which takes along those that belong with it: a bounded number of
-    /// leaves is read for it (the paper's first approach).
+    /// The policy chooses a group and adds the groups that belong with it. A bounded number of
+    /// leaves is read for this (the paper's first approach).
     Victim,
-    /// The super group that writes least pages for each byte that it frees. Every group's leaf is read
-    /// once, and each choice looks at all groups (the paper's second approach).
+    /// The super group with the fewest page writes for each byte that it frees. The leaf of every
+    /// group is read once, and each choice looks at all groups (the paper's second approach).
     All,
 }
 
@@ -148,27 +149,30 @@ impl SuperGroup {
     pub const ALL: [Self; 3] = [Self::Off, Self::Victim, Self::All];
 }
 
-/// How the pages are counted that a group would write, under [`Victim::Cover`].
+/// How the page writes of a group are counted, under [`Victim::Cover`].
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum WriteCount {
-    /// One where the merged leaf fits its page, else the leaves that it becomes and their parent.
+    /// One page where the merged leaf fits its page, else the leaves it is split into and their
+    /// parent.
     #[default]
     Exact,
-    /// The formula of the paper (3.11): what the leaf uses and all its changes as pages, rounded down,
-    /// and two. It counts deletes and replaced values as growth, and a leaf that fits as split.
+    /// The paper's formula (3.11): used bytes of the leaf plus all its changes, in pages, rounded
+    /// down, plus two. The formula counts deletes and replaced values as growth, and a leaf that
+    /// fits as split.
     Paper,
 }
 
-/// Where deltas that leave memory meet their page.
+/// Where deltas that leave memory meet their base.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum MergeTo {
     /// On flash: the page is written at once.
     #[default]
     Flash,
-    /// In the leaf's frame, where it stays one page; that is written when it leaves memory, together
-    /// with the deltas that came for it meanwhile (lazy-update B+-tree, section 4.4.2.2).
+    /// In the leaf's frame, as long as the merged leaf fits one page. The page is written when the
+    /// frame leaves memory, with the deltas that came meanwhile (lazy-update B+-tree, section
+    /// 4.4.2.2).
     Frame,
 }
 
@@ -176,28 +180,29 @@ pub enum MergeTo {
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum Budget {
-    /// Frames have their share, deltas the rest; what the log is too short for goes to frames.
+    /// Frames have their share, deltas the rest; deltas that the log has no room for leave their
+    /// memory to frames.
     Divided,
-    /// Frames begin with their share; then memory goes where it saves most, as learned from what the
-    /// run pays for misses and for merges. As `divided` where frames hold what flash lacks.
+    /// Frames begin with their share; then memory goes where it saves most, learned from the cost
+    /// of misses and of merges. As `divided` where frames hold changes that flash lacks.
     #[default]
     Adaptive,
-    /// Frames have whatever deltas do not take at the moment: their share at least, but after a
-    /// restart that put more back.
+    /// Frames have all memory that deltas do not take at the moment: at least their share, except
+    /// after a restart that put more deltas back.
     Shared,
 }
 
-/// What becomes of a change whose leaf is not in memory.
+/// Treatment of a change whose leaf is not in memory.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum AbsentLeaf {
-    /// It waits for the leaf as a delta; nothing is read.
+    /// The change waits for the leaf as a delta; nothing is read.
     #[default]
     Wait,
     /// The leaf is read first, as in an engine whose changes go to frames.
     Read,
-    /// It waits where others wait for the leaf already; for the first one the leaf is read (Lazy-Split
-    /// LRU: what memory holds of a leaf begins with its base copy).
+    /// The change waits where other changes already wait for the leaf; for the first change the
+    /// leaf is read (Lazy-Split LRU: a leaf enters memory with its base copy).
     ReadOnce,
 }
 
@@ -205,26 +210,27 @@ pub enum AbsentLeaf {
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum Compaction {
-    /// It copies them densely to the log's tail: no page is written for their age alone.
+    /// Copies live deltas densely to the log's tail: no page is written for their age alone.
     #[default]
     Copy,
-    /// It merges them into their pages, and copies what cannot be merged at that moment
-    /// (on-the-fly redo: log compaction).
+    /// Merges live deltas into their pages, and copies the deltas that cannot be merged at that
+    /// moment (on-the-fly redo: log compaction).
     Merge,
 }
 
-/// What commits a transaction that changes much.
+/// How a transaction with many changes is committed.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum CommitBy {
-    /// Whatever costs fewer programs, as measured: leaves that are worth their page are written at
-    /// once, the rest is logged. Where nothing is logged and the chip carries flags, a flag commits. Many changes all
-    /// over a table larger than the memory for changes are written as sorted pages instead, which wait for others.
+    /// The way with the fewest programs, by measured costs. Leaves that are worth a page write are
+    /// written at once, all other changes are logged. Where nothing is logged and the chip carries
+    /// flags, a flag commits. Many scattered changes to a table larger than the memory for changes
+    /// are written as a run of sorted pages, to be merged later.
     #[default]
     Auto,
     /// The log holds every change.
     Log,
-    /// Leaves are written at once wherever they can be; a record commits.
+    /// Leaves are written at once wherever possible; a record commits.
     Claims,
     /// As `claims`; a flag commits where nothing has to be logged. For chips that carry flags.
     Flags,
@@ -237,34 +243,35 @@ pub enum Durability {
     /// When the commit is durable; the log is flushed as soon as the device is free.
     #[default]
     Immediate,
-    /// When the commit is durable; the flush waits for company, up to the options' delay limit.
+    /// When the commit is durable; the flush waits for company, up to [`Options::group_delay`].
     Group,
-    /// At once; the commit becomes durable with a later flush, in order: that of a later commit that changed something, or
-    /// of `Database::flush`. Where the device fails before, it is gone.
+    /// At once. The commit becomes durable, in order, with the next flush: that of a later commit
+    /// with changes, or that of `Database::flush`. If the device fails before, the commit is lost.
     Deferred,
 }
 
-/// What is looked at before a database that was opened is handed out.
+/// Extent of the check when a database is opened.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum VerifyOnOpen {
-    /// What restart needs: the mapping and the log's tail.
+    /// The data that restart needs: the mapping and the log's tail.
     #[default]
     Off,
-    /// Every node, large value and row, as `Database::check` does; a fault refuses the
-    /// database. Costs a read of each page in use.
+    /// Every node, large value and row, as `Database::check` does; a fault refuses the database.
+    /// Costs one read of each page in use.
     Check,
 }
 
-/// Whether the file of a database has to be locked: the lock keeps every second user out.
+/// Whether a database is opened without a lock on its file. The lock keeps a second user out.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum FileLock {
-    /// Where the file system locks none, as some across a network and in user space, the database is not opened.
+    /// On a file system without file locks, such as some network and user-space ones, opening
+    /// fails.
     #[default]
     Required,
-    /// There it is opened without a lock: whoever says so sees to it that nobody else has it open. Two who write
-    /// destroy it.
+    /// On such a file system the database is opened without a lock. The program itself must make
+    /// sure that it is the only user: two writers destroy the database.
     WherePossible,
 }
 
@@ -279,8 +286,8 @@ impl From<FileLock> for flagstone_nand::FileLock {
 
 /// Options of an engine: sizes in bytes, shares of the memory budget between 0 and 1.
 ///
-/// Later versions add fields. Begin with a preset and change what should differ: what is not named keeps
-/// its default.
+/// Later versions add fields. Begin with a preset and change single fields: all others keep their
+/// defaults.
 ///
 /// ```
 /// # use flagstone_engine as flagstone;
@@ -292,90 +299,98 @@ impl From<FileLock> for flagstone_nand::FileLock {
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields, default)]
 pub struct Options {
-    /// Name of the preset these options started from.
+    /// Name of the preset that these options started from. Default: `flagstone`.
     pub preset: String,
-    /// Memory budget for bases and deltas together. The mapping comes on top.
+    /// Memory budget for bases and deltas together, in bytes. Default: 16 MiB; at least 24 logical
+    /// pages. The mapping comes on top.
     pub memory: usize,
-    /// Share of the budget for page frames under [`FrameKind::Base`]; deltas get the rest. Under
-    /// [`Budget::Adaptive`] the share at the beginning.
+    /// Share of the budget for page frames under [`FrameKind::Base`], above 0 and at most 1; deltas
+    /// get the rest. Under [`FrameKind::Ahead`] deltas get the share and frames the rest. Under
+    /// [`Budget::Adaptive`] the share at the beginning. Default: 0.15.
     pub frame_share: f64,
-    /// Share of the budget that uncommitted changes may take before transactions spill; a page in any case.
+    /// Share of the budget that uncommitted changes may take before transactions spill, above 0 and
+    /// at most 1. Bounded by half the memory for deltas, and never less than a page. Default: 0.25.
     pub uncommitted_share: f64,
-    /// What frames hold.
+    /// Content of frames. Default: `base`.
     pub frames: FrameKind,
-    /// Which leaf's deltas are merged next.
+    /// Policy for the next leaf to merge. Default: `window`.
     pub victim: Victim,
-    /// How the pages that a merge writes are counted beforehand.
+    /// How the page writes of a merge are estimated. Default: `exact`.
     pub count_writes: WriteCount,
-    /// Pages' worth of changes that may wait for one leaf before they meet it, all its splits at once;
-    /// 0: as many as memory holds.
+    /// Changes that may wait for one leaf before they are merged, all splits of the leaf at once:
+    /// in pages, 1 to 1000, or 0 for as many as memory holds. Default: 0.
     pub unit_pages: f64,
-    /// Share of the memory for deltas that a batch of merges frees once it is full; 0 merges one leaf at
-    /// a time, as soon as there is no room. The default is the share that Lazy-Split LRU frees at a time.
+    /// Share of the memory for deltas that one batch of merges frees when this memory is full, 0 to
+    /// 0.5; 0 merges one leaf at a time, as soon as there is no room. Default: 0.125, the share
+    /// that Lazy-Split LRU frees at a time.
     pub merge_batch: f64,
-    /// Which of them are merged together.
+    /// Which groups of deltas are merged together. Default: `off`.
     pub super_group: SuperGroup,
-    /// Where they meet their page.
+    /// Where deltas meet their base. Default: `flash`.
     pub merge_to: MergeTo,
-    /// Which frame leaves memory next.
+    /// Policy for the next frame to leave memory. Default: `lru`.
     pub replacement: Replacement,
-    /// Share of the frames, or of the memory of frames and changes, least recently used, among which
-    /// clean ones leave first.
+    /// Least recently used share of the frames, or of the memory of frames and changes, in which
+    /// clean frames leave first: 0 to 1. Default: 0.5.
     pub replacement_window: f64,
-    /// How the budget is divided.
+    /// How the budget is divided between frames and deltas. Default: `adaptive`.
     pub budget: Budget,
-    /// Whether a change of a leaf that is not in memory reads it.
+    /// Whether a change reads a leaf that is not in memory. Default: `wait`.
     pub absent: AbsentLeaf,
-    /// When leaves are split.
+    /// When leaves are split. Default: `merge`.
     pub split: SplitTime,
-    /// Whether relocation merges.
+    /// Whether garbage collection merges deltas into the leaves that it moves. Default: `fold`.
     pub relocation: RelocationFolding,
-    /// Victim policy of garbage collection.
+    /// Victim policy of garbage collection. Default: `greedy`.
     pub collection: Collection,
-    /// Wear levelling on chips; files and drives have their own.
+    /// Wear levelling on chips; files and drives level their own wear. Default: `static`.
     pub wear_levelling: WearLevelling,
-    /// Physical pages of a logical page.
+    /// Physical pages of a logical page, 1 to 8; a logical page has at most 32 KiB. Default: 1.
     pub parts: u32,
-    /// Physical pages that the log may occupy; 0 derives it from the memory budget. Raised to the
-    /// smallest log that works on the device.
+    /// Physical pages that the log may occupy. Default: 0, which derives the number from the memory
+    /// budget. Raised to the smallest log that works on the device.
     pub log_pages: u32,
-    /// Whether segments of a file or block device that hold nothing are given back to the host: as holes of a
-    /// file, by zeroing that deallocates on a block device (SSD and eMMC; most SD cards know none). What was
-    /// given back is asked for again before it is written. Where the file system filled up meanwhile, the session
-    /// writes no more, and the database opens to be read alone until there is room. Never on NAND.
+    /// Whether empty segments of a file or block device are given back to the host. Default: no. In
+    /// a file they become holes; a block device (SSD and eMMC; most SD cards cannot) deallocates
+    /// them by zeroing. Space given back is requested again before it is written. If the file
+    /// system has filled up meanwhile, the session writes no more, and the database opens for
+    /// reading only until there is room. Never on NAND.
     pub discard: bool,
-    /// How checkpoints treat live deltas.
+    /// How checkpoints treat live deltas. Default: `copy`.
     pub compaction: Compaction,
-    /// Commits after which a checkpoint begins; 0 leaves it to the log's fill alone.
+    /// Commits after which a checkpoint begins. Default: 0, which leaves it to the log's fill
+    /// alone.
     pub checkpoint_commits: u64,
-    /// What commits transactions that change much.
+    /// How transactions with many changes are committed. Default: `auto`.
     pub commit: CommitBy,
-    /// Whether small changes are appended to the page that they belong to, where that costs less than a page: `auto`,
-    /// or not: `0x0`.
+    /// Whether small changes are appended to their page, where an append costs less than a page:
+    /// `auto` (default), or `0x0` for never.
     pub append_scheme: Appends,
-    /// Default durability of a commit.
+    /// Default durability of a commit. Default: `immediate`.
     pub durability: Durability,
-    /// Longest time a group commit waits for company, a minute at most.
+    /// Longest time that a group commit waits for company, at most a minute. Default: 5 ms.
     pub group_delay: Duration,
-    /// Share of a log page that, once gathered, ends the wait of a group commit.
+    /// Share of a log page, 0 to 1, at which a group commit stops waiting. Default: 0.75.
     pub group_fill: f64,
-    /// Longest time a transaction waits for one lock, before it is aborted with
-    /// [`crate::EngineError::LockTimeout`]; zero: until it has the lock. Ten seconds unless it is said: whoever holds
-    /// the lock as long may be the thread that waits. Deadlocks are ended at once in any case.
+    /// Longest time that a transaction waits for one lock before it is aborted with
+    /// [`crate::EngineError::LockTimeout`]; zero: no limit. Default: 10 seconds, since the holder
+    /// of the lock may be the very thread that waits. Deadlocks are ended at once in any case.
     pub lock_timeout: Duration,
-    /// Whether the file of the database has to be locked.
+    /// Whether a lock on the file of the database is required. Default: `required`.
     pub file_lock: FileLock,
-    /// What is verified when the database is opened.
+    /// Extent of the check when the database is opened. Default: `off`.
     pub verify_on_open: VerifyOnOpen,
-    /// Seed of the identity of a new database; none: the randomness of the system. Equal seeds and equal work make equal
-    /// devices. Databases of one seed take each other's tables for their own.
+    /// Seed of the identity of a new database. Default: none, which draws from the system's
+    /// randomness. Equal seeds and equal work make equal devices. Databases with one seed accept
+    /// each other's tables as their own.
     pub seed: Option<u64>,
 }
 
-/// Longest wait for a lock unless it is said: far more than a transaction takes, and less than a person's patience.
+/// Default limit of a wait for a lock: far more than a transaction takes, and less than a person's
+/// patience.
 const LOCK_TIMEOUT: Duration = Duration::from_secs(10);
 
-/// Longest wait for company: a lone commit waits as long.
+/// Upper limit of [`Options::group_delay`]: a lone commit waits for the whole delay.
 const GROUP_DELAY_MAX: Duration = Duration::from_secs(60);
 
 impl Default for Options {
@@ -418,19 +433,19 @@ impl Default for Options {
     }
 }
 
-/// Why a preset or an option is refused.
+/// Reason for which a preset or an option is refused.
 #[derive(Clone, Debug, PartialEq, Eq, Error)]
 #[non_exhaustive]
 pub enum OptionsError {
-    /// No preset has that name.
+    /// No preset has this name.
     #[error("there is no preset `{name}`{}", suggestion(*nearest))]
     UnknownPreset {
         /// Name asked for.
         name: String,
-        /// Name that was probably meant.
+        /// Closest name of a preset, where one is near.
         nearest: Option<&'static str>,
     },
-    /// The memory does not hold what one operation needs at a time: 24 logical pages.
+    /// The memory is too small for one operation, which needs 24 logical pages.
     #[error("option `memory` is {size} bytes, but must be at least {size_min}")]
     TooLittleMemory {
         /// Bytes given.
@@ -438,27 +453,27 @@ pub enum OptionsError {
         /// Bytes needed on this device.
         size_min: usize,
     },
-    /// The value lies outside what the engine can work with.
+    /// The value lies outside the range that the engine supports.
     #[error("option `{option}` is {value}, but must be {must}")]
     OutOfRange {
         /// Option concerned.
         option: &'static str,
         /// Value given.
         value: String,
-        /// What it must be.
+        /// Range allowed.
         must: &'static str,
     },
-    /// The device has too few blocks that work for log, reserves and data.
+    /// The device has too few good blocks for log, reserves and data.
     #[error(
         "{blocks} good blocks are too few for these options: at least {needed} are needed, \
          {size} bytes"
     )]
     TooFewBlocks {
-        /// Blocks that are not bad.
+        /// Good blocks of the device.
         blocks: u32,
-        /// Blocks that must not be bad.
+        /// Good blocks needed.
         needed: u32,
-        /// Bytes of data areas that these have.
+        /// Size of the blocks needed, in bytes of data.
         size: u64,
     },
     /// The device lacks a capability that the preset needs.
@@ -473,7 +488,7 @@ pub enum OptionsError {
     },
 }
 
-/// A preset: its name, what it is for, and its options.
+/// A preset: its name, its purpose, and its options.
 #[derive(Clone, Copy, Debug)]
 pub struct Preset {
     /// Name on the command line.
@@ -559,8 +574,9 @@ fn traditional() -> Options {
 /// Commits between the checkpoints of the on-the-fly redo presets.
 const OTF_CHECKPOINT_COMMITS: u64 = 5_000;
 
-/// On-the-fly redo as its paper has it: changes go to pages in memory, so these are read first; redo
-/// records and frames share one budget; checkpoints write what is due; relocation knows nothing.
+/// On-the-fly redo as in its paper: changes go to pages in memory, so pages are read before they
+/// are changed; redo records and frames share one budget; checkpoints merge the deltas that are
+/// due; relocation moves pages unchanged.
 fn otf_immediate() -> Options {
     Options {
         preset: String::from("otf-immediate"),
@@ -606,8 +622,9 @@ fn lazy_cost() -> Options {
     }
 }
 
-/// Lazy-Split LRU with what its paper names: half of the memory is cold (section 4.1), the changes of
-/// a leaf may grow to three times its size (section 3.2.2), a leaf in memory begins with its base.
+/// Lazy-Split LRU with the values of its paper: half of the memory is cold (section 4.1), the
+/// changes of a leaf may grow to three times the leaf's size (section 3.2.2), a leaf in memory
+/// begins with its base.
 fn ls_lru() -> Options {
     Options {
         preset: String::from("ls-lru"),
@@ -631,7 +648,7 @@ impl Options {
     ///
     /// # Errors
     ///
-    /// `UnknownPreset`, with the name that was probably meant.
+    /// `UnknownPreset`, with the closest name of a preset, if any.
     pub fn preset(name: &str) -> Result<Self, OptionsError> {
         let found = PRESETS.iter().find(|preset| preset.name == name);
         found.map(|preset| (preset.make)()).ok_or_else(|| OptionsError::UnknownPreset {
@@ -640,7 +657,7 @@ impl Options {
         })
     }
 
-    /// The same options with another memory budget.
+    /// The same options with another memory budget, in bytes.
     #[must_use]
     pub fn with_memory(mut self, bytes: usize) -> Self {
         self.memory = bytes;
@@ -654,7 +671,7 @@ impl Options {
         self
     }
 
-    /// The same options with another verification when the database is opened.
+    /// The same options with another check when the database is opened.
     #[must_use]
     pub fn with_verify_on_open(mut self, verify: VerifyOnOpen) -> Self {
         self.verify_on_open = verify;
@@ -668,29 +685,30 @@ impl Options {
         self
     }
 
-    /// The same options with the room of what holds nothing given back to the host, or not.
+    /// The same options, with empty segments given back to the host or not: see
+    /// [`Options::discard`].
     #[must_use]
     pub fn with_discard(mut self, discard: bool) -> Self {
         self.discard = discard;
         self
     }
 
-    /// The same options with a longest time to wait for a lock; zero waits until it is granted.
+    /// The same options with another limit of a wait for a lock; zero: no limit.
     #[must_use]
     pub fn with_lock_timeout(mut self, limit: Duration) -> Self {
         self.lock_timeout = limit;
         self
     }
 
-    /// The same options on a file system that may lock no files: see [`FileLock`].
+    /// The same options with or without the need of a file lock: see [`FileLock`].
     #[must_use]
     pub fn with_file_lock(mut self, lock: FileLock) -> Self {
         self.file_lock = lock;
         self
     }
 
-    /// The same options with group commit: a flush waits for company for `delay` at most, a minute or less, and no
-    /// longer once the share `fill` of a log page has gathered.
+    /// The same options with group commit: a flush waits for company for at most `delay` (a minute
+    /// or less), and ends its wait early once the share `fill` of a log page has gathered.
     ///
     /// ```
     /// # use flagstone_engine as flagstone;
@@ -711,14 +729,14 @@ impl Options {
         self
     }
 
-    /// The same options with logical pages of `parts` physical ones.
+    /// The same options with logical pages of `parts` physical pages.
     #[must_use]
     pub fn with_parts(mut self, parts: u32) -> Self {
         self.parts = parts;
         self
     }
 
-    /// Bytes of memory that changes may come to take.
+    /// Most bytes of memory that changes may take.
     pub(crate) fn changes_max(&self) -> usize {
         match self.budget {
             Budget::Divided => (self.memory as f64 * (1.0 - self.frame_share)) as usize,
@@ -726,7 +744,8 @@ impl Options {
         }
     }
 
-    /// The same options with a log of at most so many physical pages; 0 derives it from the memory.
+    /// The same options with a log of at most `log_pages` physical pages; 0 derives the number from
+    /// the memory.
     #[must_use]
     pub fn with_log_pages(mut self, log_pages: u32) -> Self {
         self.log_pages = log_pages;
@@ -740,7 +759,8 @@ impl Options {
         self
     }
 
-    /// The same options with a checkpoint after so many commits; 0 leaves it to the log's fill.
+    /// The same options with a checkpoint after every `commits` commits; 0 leaves it to the log's
+    /// fill.
     #[must_use]
     pub fn with_checkpoint_commits(mut self, commits: u64) -> Self {
         self.checkpoint_commits = commits;
@@ -751,7 +771,7 @@ impl Options {
     ///
     /// # Errors
     ///
-    /// `OutOfRange` or `Capability`.
+    /// `OutOfRange`, `Capability` or `TooLittleMemory`.
     pub fn require(&self, device: &impl Nand) -> Result<(), OptionsError> {
         let page_size = device.geometry().page_size as usize * self.parts as usize;
         let share = |value: f64| (0.0..=1.0).contains(&value);
@@ -824,8 +844,8 @@ impl Options {
 }
 
 impl Options {
-    /// Checks that `device` carries the appends that these options ask for, those included that are made
-    /// only where a device carries them.
+    /// Checks that `device` carries the appends that these options ask for, including the appends
+    /// that `auto` makes only where a device carries them.
     ///
     /// # Errors
     ///
@@ -845,7 +865,8 @@ impl Options {
         }
     }
 
-    /// Checks that leaves append or do not: how many, in which form and of which tables is for the lab's classic engine.
+    /// Checks that the scheme is `auto` or `0x0` for all tables: other forms belong to the lab's
+    /// classic engine.
     pub(crate) fn require_own_appends(&self) -> Result<(), OptionsError> {
         let Appends { scheme, tables } = &self.append_scheme;
         if matches!(scheme, AppendScheme::None | AppendScheme::Auto) && tables.is_empty() {
@@ -860,7 +881,7 @@ impl Options {
 /// Largest limit of the changes that wait for one leaf, in pages.
 const UNIT_PAGES_MAX: f64 = 1000.0;
 
-/// What a commit by flag needs of a device.
+/// The capability that a device lacks for commits by flag.
 fn capability_of(lack: FlagLack) -> &'static str {
     match lack {
         FlagLack::Cells => "cells of one bit each, programmed page by page, for commit flags",

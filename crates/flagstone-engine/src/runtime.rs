@@ -1,16 +1,16 @@
-//! The runtime: the engine's wishes carried out on the space floor.
+//! The runtime: carries out the engine's requests on the space floor.
 //!
 //! Owns the two latches, of the engine and of the space, and the order between them. Never decides
-//! what to read, write or merge: the engine does. Threads drive it with their calls, the lab
-//! with a virtual clock; both run exactly these functions.
+//! which page to read, write or merge: the engine does. Threads drive the runtime with their calls,
+//! the lab with a virtual clock; both run exactly these functions.
 //!
 //! Invariants:
 //! - **W1** The engine's latch is never held across I/O. Where both latches are held, the space's
-//!   was taken first, and nothing but memory is touched under both.
-//!   The space's is not held either while a page is read, a flush written, or anything synced but a checkpoint,
-//!   where the device serves several at a time.
-//! - **W2** A page is handed to the engine only with what it read; the engine throws away what was
-//!   overtaken (rule D15).
+//!   was taken first, and nothing but memory is touched under both. Where the device serves several
+//!   requests at a time, the space's latch is free, too, during page reads, flushes, and all syncs
+//!   but those of a checkpoint.
+//! - **W2** A page is handed to the engine only together with the metadata read with it; the engine
+//!   discards a page that was overtaken (rule D15).
 //! - **W3** On devices that need a sync, a group's record is appended only after its pages are
 //!   synced, and a flush completes only after its own sync (rules D1, D10).
 
@@ -51,14 +51,14 @@ pub use reader::Reader;
 use wear::WearAccount;
 pub use wear::{Allowance, AtLimit, WearBudget, WearStatus};
 
-/// Counters of system pages: the catalog, and spilled changes.
+/// Region of system pages: the catalog, and spilled changes. Each region has its own counters.
 pub const REGION_SYSTEM: RegionId = RegionId(0);
 /// Nodes of tables.
 pub const REGION_TABLES: RegionId = RegionId(1);
 /// Large values.
 pub const REGION_VALUES: RegionId = RegionId(2);
 
-/// Target of the events: they are those of the database.
+/// Target of the events: the name of the database crate.
 const EVENTS: &str = "flagstone";
 
 /// Unused logical pages that the engine gets at a time, when the device has that many.
@@ -69,21 +69,21 @@ const PAGES_AT_HAND: usize = 16;
 pub struct Runtime<D: Nand> {
     engine: RwLock<Engine>,
     space: Mutex<Space<D>>,
-    /// Who waits for a lock, a flush, or the work of another thread.
+    /// Threads that wait for a lock, a flush, or the work of another thread.
     sleepers: Sleepers,
-    /// Held by whoever does background work.
+    /// Held by the thread that does background work.
     working: Mutex<()>,
-    /// What may be done to the flash, if somebody has set a limit.
+    /// The wear budget, if one is set.
     wear: Mutex<Option<WearAccount>>,
-    /// What was read of named snapshots.
+    /// Nodes and catalogs read last from named snapshots.
     kept: Mutex<kept::KeptReads>,
     geometry: LogGeometry,
     needs_sync: bool,
-    /// Dies work side by side: what was programmed first may be complete last.
+    /// Dies work side by side: the page programmed first may be complete last.
     has_dies: bool,
     has_pairs: bool,
     recovery: RecoveryReport,
-    /// Number of the process that opened it.
+    /// Number of the process that opened the database.
     opened_by: u32,
 }
 
@@ -127,7 +127,7 @@ enum Done {
     Checkpoint,
     /// The pages of a claim are durable.
     Sealed,
-    /// So is the flag that commits it.
+    /// The flag that commits the claim is durable.
     Flagged,
     Nothing,
 }
@@ -155,23 +155,24 @@ impl Owner for Folding<'_> {
 }
 
 impl<D: Nand> Runtime<D> {
-    /// Refuses a child of a fork, whose commits no flush would ever take.
+    /// Refuses a child of a fork: its commits would never be flushed.
     fn require_own_process(&self) -> Result<(), EngineError> {
         if self.opened_by == std::process::id() { Ok(()) } else { Err(EngineError::OtherProcess) }
     }
 
-    /// The engine: pure state, never does I/O. Do not hold it across calls of the runtime.
+    /// The engine: pure state, never does I/O. The guard must not be held across calls of the
+    /// runtime.
     pub fn engine(&self) -> RwLockWriteGuard<'_, Engine> {
         self.engine.write()
     }
 
-    /// The engine, to look at: several threads at a time.
+    /// The engine for shared reading: several threads at a time.
     pub(crate) fn engine_shared(&self) -> RwLockReadGuard<'_, Engine> {
         self.engine.read()
     }
 
-    /// The space floor with its device. Do not hold it across calls of the runtime. What is done to the
-    /// flash through it is on the bill of this thread.
+    /// The space floor with its device. The guard must not be held across calls of the runtime.
+    /// Flash work done through the guard is charged to this thread's bill.
     pub fn space(&self) -> SpaceGuard<'_, D> {
         SpaceGuard::over(self.space.lock())
     }
@@ -180,13 +181,13 @@ impl<D: Nand> Runtime<D> {
         self.geometry.slot_size() * usize::from(self.geometry.slots_per_page())
     }
 
-    /// What restart did.
+    /// Report of the restart.
     #[must_use]
     pub fn recovery(&self) -> RecoveryReport {
         self.recovery
     }
 
-    /// Gives the device back as it is: nothing is flushed.
+    /// Returns the device as it is: nothing is flushed.
     #[must_use]
     pub fn into_device(self) -> D {
         self.space.into_inner().into_device()
@@ -196,7 +197,7 @@ impl<D: Nand> Runtime<D> {
     ///
     /// # Errors
     ///
-    /// Those of the space floor; the engine has been told that nothing comes.
+    /// Errors of the space floor; the engine has then been told that the page will not come.
     pub fn read(&self, fetch: Fetch) -> Result<Fetched, EngineError> {
         if let Some(fetched) = self.read_beside(fetch) {
             return Ok(fetched);
@@ -224,7 +225,7 @@ impl<D: Nand> Runtime<D> {
         }
     }
 
-    /// Reads without keeping the space, where the device serves several at a time.
+    /// Reads without holding the space's latch, where the device serves several requests at a time.
     fn read_beside(&self, fetch: Fetch) -> Option<Fetched> {
         let Fetch::Page(page, _) = fetch else { return None };
         let mut ticket = self.space().begin_read(page)?;
@@ -236,8 +237,8 @@ impl<D: Nand> Runtime<D> {
         Some(Fetched { fetch, found, cost_ns })
     }
 
-    /// Makes everything programmed so far durable, without keeping the space where the device syncs
-    /// beside other work. What is programmed meanwhile waits for the next sync.
+    /// Makes everything programmed so far durable, without holding the space's latch where the
+    /// device syncs beside other work. Pages programmed meanwhile wait for the next sync.
     fn sync<'a>(&'a self, mut space: SpaceGuard<'a, D>) -> Result<SpaceGuard<'a, D>, SpaceError> {
         let Some(ticket) = space.begin_sync()? else {
             space.sync()?;
@@ -250,8 +251,9 @@ impl<D: Nand> Runtime<D> {
         Ok(space)
     }
 
-    /// Appends the fragments of a flush and makes them durable, without keeping the space where the
-    /// device does both beside other work; the log page on which they end.
+    /// Appends the fragments of a flush and makes them durable, without holding the space's latch
+    /// where the device does both beside other work. Returns the log page on which the fragments
+    /// end.
     fn write_log<'a>(
         &'a self,
         mut space: SpaceGuard<'a, D>,
@@ -276,7 +278,7 @@ impl<D: Nand> Runtime<D> {
         Ok((space, log_page))
     }
 
-    /// Cuts what is pending in the log into a flush and programs it; none when nothing is pending
+    /// Seals the pending log records into a flush and programs it; `None` when nothing is pending
     /// or a flush is in flight.
     ///
     /// # Errors
@@ -286,7 +288,7 @@ impl<D: Nand> Runtime<D> {
         self.flush_after(|_| {})
     }
 
-    /// As [`Runtime::flush_begin`], of whatever is in the log.
+    /// As [`Runtime::flush_begin`], for all pending records.
     fn flush_all(&self) -> Result<Option<Flush>, EngineError> {
         self.flush_after(Engine::want_flush)
     }
@@ -321,7 +323,8 @@ impl<D: Nand> Runtime<D> {
         Ok(Some(Flush { flush, log_page, end_ns }))
     }
 
-    /// Gives the log its reserve back. A device full of data keeps it: the log still has room.
+    /// Restores the log's reserve. On a device full of data nothing happens: the log still has
+    /// room.
     fn restore_reserves(&self, space: &mut Space<D>) -> Result<(), EngineError> {
         match space.ensure_room(1, &mut Folding(&self.engine)) {
             Ok(()) | Err(SpaceError::Full | SpaceError::NoRoom) => Ok(()),
@@ -329,23 +332,25 @@ impl<D: Nand> Runtime<D> {
         }
     }
 
-    /// Waits for what was programmed; whoever drives the device by its times has done so already.
+    /// Waits until the programs are complete; a driver with a virtual clock has already advanced to
+    /// that time.
     fn await_end(&self, end_ns: u64) {
         if self.has_dies {
             self.space().device_mut().advance_to(end_ns);
         }
     }
 
-    /// A flush is durable: commits up to it are acknowledged.
+    /// Completes a durable flush: commits up to its LSN are acknowledged.
     pub fn flush_end(&self, flush: Flush) {
         self.await_end(flush.end_ns);
-        // What a record commits becomes current in the same moment as durable: a snapshot that begins
-        // now has to see it.
+        // A record's claim becomes current in the same moment as the record becomes durable: a
+        // snapshot that begins now has to see the claim.
         let awaits_record = self.engine_shared().awaits_record();
         let space = awaits_record.then(|| self.space());
         let mut engine = self.engine();
         if engine.is_poisoned() {
-            // What it commits was forgotten when the device failed elsewhere: it is not acknowledged.
+            // The flush's commits were forgotten when the device failed elsewhere: they are not
+            // acknowledged.
             return;
         }
         engine.flushed(flush.flush);
@@ -354,13 +359,13 @@ impl<D: Nand> Runtime<D> {
             Self::move_claim(&mut space, &mut engine, group);
         }
         let durable = engine.durable();
-        // Who wakes up wants the engine: it is free by then.
+        // The woken threads want the engine: its latch is free by then.
         drop(engine);
         self.sleepers.wake_durable(durable);
         self.sleepers.wake_changed();
     }
 
-    /// Mapping and engine follow a claim that is committed, if `which` says so.
+    /// Moves mapping and engine to the committed claim that `which` names, if any.
     fn install_claim(&self, which: impl Fn(&Engine) -> Option<GroupId>) {
         let mut space = self.space();
         let mut engine = self.engine();
@@ -377,11 +382,11 @@ impl<D: Nand> Runtime<D> {
         engine.install_claim(&pins);
     }
 
-    /// Does the I/O of one piece of background work; none when there is nothing to do now.
+    /// Issues the I/O of one piece of background work; `None` when there is nothing to do now.
     ///
     /// # Errors
     ///
-    /// Stops like any operation. `Full` leaves everything as it was.
+    /// Stops like any operation. `Full` leaves the state unchanged.
     pub fn work_begin(&self) -> Step<Option<Work>> {
         let job = loop {
             let next = self.engine().next_job();
@@ -423,7 +428,8 @@ impl<D: Nand> Runtime<D> {
     ///
     /// # Errors
     ///
-    /// `Full` when no page is free. A device that does not grow is none: the engine sees it.
+    /// `Full` when no page is free. A device that cannot grow is not an error: the engine sees it
+    /// in its view of the space.
     pub fn supply(&self, wait: Wait) -> Result<(), EngineError> {
         let mut space = self.space();
         match wait {
@@ -439,7 +445,7 @@ impl<D: Nand> Runtime<D> {
                 let grown = space.grow_for(u32::try_from(pages).unwrap_or(u32::MAX)).map(drop);
                 self.note_growth(&space, grown)?;
             }
-            // Another thread that waited may have made it larger.
+            // Another waiting thread may have made the log larger already.
             Wait::LargerLog(budget) => {
                 let grown = space.grow_log(budget);
                 self.note_growth(&space, grown)?;
@@ -450,7 +456,7 @@ impl<D: Nand> Runtime<D> {
             }
             Wait::ShorterLog => {
                 let mut engine = self.engine();
-                // Another thread may have filled it meanwhile.
+                // Another thread may have filled the log meanwhile.
                 if engine.may_shorten_log() {
                     space.shorten_log();
                     engine.observe(self.view_of(&space));
@@ -489,10 +495,11 @@ impl<D: Nand> Runtime<D> {
         grown.or_else(|error| self.fail(error.into()))
     }
 
-    /// Aborts a transaction. The pages that it wrote make room at once: nobody may be left to do it.
+    /// Aborts a transaction. Its pages become free room at once: no other thread may be left to
+    /// free them.
     pub fn abort(&self, xid: Xid) {
         self.abort_now(xid);
-        // A claim that nobody waits for any more keeps its locks until somebody works.
+        // A claim without a waiting thread keeps its locks until some thread does its work.
         while self.engine().is_claiming(xid) && matches!(self.work_now(), Ok(true)) {}
     }
 
@@ -517,7 +524,8 @@ impl<D: Nand> Runtime<D> {
             Job::Install(job) => Ok(self.install(*job)?),
             Job::Checkpoint(job) => Ok(self.checkpoint(&job)?),
             Job::Spill(job) => {
-                // Above the record that freed the page numbers: replayed, it must not free them.
+                // The tag's LSN lies above the record that freed the page numbers: that record,
+                // replayed, must not free them.
                 let tag = tag_of(self.engine().durable(), REGION_SYSTEM, Cause::Data);
                 let images = job.images.iter().map(|(page, image)| (*page, image));
                 let written = self.write_group(job.group, images, tag);
@@ -571,7 +579,7 @@ impl<D: Nand> Runtime<D> {
         let mut space = self.space();
         for page in &freed.pages {
             if !space.trim(*page, None)? {
-                // A root that was never written has a number all the same.
+                // A root that was never written still has a number.
                 space.release(*page);
             }
         }
@@ -607,7 +615,8 @@ impl<D: Nand> Runtime<D> {
         }
     }
 
-    /// Appends what a job is about to the page that holds it; false when that takes no append.
+    /// Appends a job's changes to the page that holds their leaf; false when the page takes no
+    /// append.
     fn append(&self, space: &mut Space<D>, job: &mut WriteJob) -> Result<bool, SpaceError> {
         let [write] = job.pages.as_mut_slice() else { return Ok(false) };
         let Some(append) = write.append.take() else { return Ok(false) };
@@ -639,14 +648,16 @@ impl<D: Nand> Runtime<D> {
         Ok(pin)
     }
 
-    /// Makes the pages of a group durable that must not wait for a sync of others, while others read.
+    /// Makes the pages of a group durable unless the job may wait for a later sync, while other
+    /// threads read.
     fn seal_job<'a>(
         &'a self,
         space: SpaceGuard<'a, D>,
         job: &mut WriteJob,
     ) -> Result<SpaceGuard<'a, D>, SpaceError> {
         let skips_sync = self.engine().bugs.has(SeededBug::RecordBeforePages);
-        // Where pages of a block come in pairs, what is beside them has to be safe from what is written next.
+        // Where pages of a block are paired, programs that follow must not endanger their
+        // neighbours.
         let may_wait = job.may_wait && self.needs_sync && !self.has_pairs && !skips_sync;
         job.is_durable = job.group != GroupId::NONE && !may_wait;
         match job.is_durable && (self.needs_sync || self.has_pairs) && !skips_sync {
@@ -655,7 +666,7 @@ impl<D: Nand> Runtime<D> {
         }
     }
 
-    /// Makes the pages of groups durable, `last`'s and those before, while others read and write.
+    /// Makes the pages of all groups up to `last` durable, while other threads read and write.
     fn sync_groups(&self, last: GroupId) -> Result<Done, EngineError> {
         match self.sync(self.space()) {
             Ok(_) => Ok(Done::Synced(last)),
@@ -682,7 +693,8 @@ impl<D: Nand> Runtime<D> {
         result.or_else(|error: SpaceError| self.fail(error.into()))
     }
 
-    /// Makes the pages of a group durable, before a record commits it (rule D1), while others read.
+    /// Makes the pages of a group durable before a record commits them (rule D1), while other
+    /// threads read.
     fn seal_group(&self) -> Result<(), EngineError> {
         if self.engine().bugs.has(SeededBug::RecordBeforePages) {
             return Ok(());
@@ -695,7 +707,8 @@ impl<D: Nand> Runtime<D> {
         sealed.or_else(|error| self.fail(error.into()))
     }
 
-    /// Writes a page of a claim, or makes it durable as a whole. Without room the log takes it all.
+    /// Does one job of a claim: a write, the sync, or the flag. Without room the log takes all
+    /// changes.
     fn claim(&self, job: ClaimJob) -> Result<Done, EngineError> {
         let done = match job {
             ClaimJob::Reshape(job) => return self.claim_unless_full(self.write(job)),
@@ -706,7 +719,7 @@ impl<D: Nand> Runtime<D> {
         self.claim_unless_full(done.map_err(EngineError::from))
     }
 
-    /// Without room for a claim the log takes it all.
+    /// Passes a job's result on; without room for the claim, the log takes all changes.
     fn claim_unless_full(&self, done: Result<Done, EngineError>) -> Result<Done, EngineError> {
         match done {
             Ok(done) => Ok(done),
@@ -741,7 +754,7 @@ impl<D: Nand> Runtime<D> {
         Ok(())
     }
 
-    /// Mapping and engine move together, under both latches (rule D15).
+    /// Moves mapping and engine together, under both latches (rule D15).
     fn install(&self, job: InstallJob) -> Result<Done, EngineError> {
         let mut space = self.space();
         let mut engine = self.engine();
@@ -771,8 +784,8 @@ impl<D: Nand> Runtime<D> {
             return self.fail(error.into());
         }
         debug!(target: EVENTS, log_used = space.log_used_pages(), live = space.live_pages(), "checkpoint written");
-        // Rare and cheap beside a checkpoint: what the space floor noticed on the way.
-        // A page that cannot be helped now is met again by whoever reads it.
+        // Upkeep that the space floor noted is rare, and cheap beside a checkpoint. A page that
+        // cannot be repaired now is met again by its next reader.
         while !job.is_last && space.background(&mut Folding(&self.engine)).is_ok_and(|more| more) {}
         Ok(Done::Checkpoint)
     }
@@ -795,12 +808,12 @@ impl<D: Nand> Runtime<D> {
         }
     }
 
-    /// The group of a value, and the pages that are found of it: its lists last.
+    /// The group of a value, and its pages as far as they are found: list pages last.
     fn value_pages(&self, descriptor: &[u8]) -> Result<(GroupId, Vec<LogicalPage>), EngineError> {
         let descriptor = Descriptor::decode(descriptor)?;
         let mut pages = match self.chunks_of(&descriptor) {
             Ok(chunks) => chunks,
-            // Trimmed before a crash, and replayed since.
+            // The value was trimmed before a crash, and its release is replayed.
             Err(EngineError::Corrupt { .. } | EngineError::Space(_)) => Vec::new(),
             Err(error) => return Err(error),
         };
@@ -810,13 +823,13 @@ impl<D: Nand> Runtime<D> {
         Ok((descriptor.group(), pages))
     }
 
-    /// Takes the values that a transaction stored and no longer names out of its group.
+    /// Takes the values that a transaction stored and no longer refers to out of its group.
     fn give_back(&self, xid: Xid) -> Result<(), EngineError> {
         loop {
             let Some(garbage) = self.engine().next_garbage(xid) else { return Ok(()) };
             let (group, pages) = self.value_pages(&garbage)?;
             let mut space = self.space();
-            // In one step: a commit in between would make them current.
+            // Both latches are held throughout: a commit in between would make the pages current.
             let mut engine = self.engine();
             if engine.give_back(xid, &garbage, &pages) {
                 space.discard_pages(group, &pages);
@@ -836,8 +849,9 @@ impl<D: Nand> Runtime<D> {
         let guard = (!self.engine().bugs.has(SeededBug::TrimAnyGroup)).then_some(group);
         let mut image = Vec::new();
         for page in pages {
-            // Where restart found the release, the number may have had another owner since. What does not read
-            // may be his: without it the root of a table would pass for one that was never written.
+            // For a release that restart found, the number may have had another owner since. An
+            // unreadable page may be the new owner's: trimmed, the root of a table would pass for a
+            // root that was never written.
             let is_there = match is_new {
                 true => space.is_mapped(page) || space.is_lost(page),
                 false => match space.read(page, &mut image) {
@@ -852,7 +866,7 @@ impl<D: Nand> Runtime<D> {
         Ok(())
     }
 
-    /// Tells the engine how the space floor stands.
+    /// Updates the engine's view of the space floor.
     fn observe(&self, space: &Space<D>) {
         let view = self.view_of(space);
         self.engine().observe(view);
@@ -882,7 +896,8 @@ impl<D: Nand> Runtime<D> {
         }
     }
 
-    /// Somebody was told that the device is full. Whoever comes next asks the host again.
+    /// A caller was refused because the device is full. The next caller asks the host for room
+    /// again.
     fn ask_host_again(&self) {
         let mut space = self.space();
         if space.was_refused() {
@@ -891,7 +906,7 @@ impl<D: Nand> Runtime<D> {
         }
     }
 
-    /// A write did not happen. Where nothing is lost by it the engine goes on.
+    /// Handles a write that did not happen: after `Full` nothing is lost and the engine goes on.
     fn fail<T>(&self, error: EngineError) -> Result<T, EngineError> {
         match error {
             EngineError::Full => Err(error),
@@ -899,7 +914,8 @@ impl<D: Nand> Runtime<D> {
         }
     }
 
-    /// The device failed in a way that leaves its state unknown (rule D8), or has no spare blocks.
+    /// Poisons the engine: the device failed in a way that leaves its state unknown (rule D8), or
+    /// has no spare blocks.
     fn poison_for<T>(&self, error: EngineError) -> Result<T, EngineError> {
         warn!(target: EVENTS, %error, "the device failed: nothing is written any more");
         let fault = match &error {
@@ -913,8 +929,8 @@ impl<D: Nand> Runtime<D> {
     }
 }
 
-/// What restart writes is complete to less than the record that frees a number: none that is given up
-/// while it goes on gets another owner before its end (rule D11).
+/// Keeps a page number from a new owner until the restart has ended (rule D11): the images that
+/// restart writes are complete only to LSNs below the record that frees the number.
 fn hold_number<D: Nand>(space: &mut Space<D>, engine: &mut Engine, page: LogicalPage) {
     if engine.is_replaying() {
         space.reserve(page);

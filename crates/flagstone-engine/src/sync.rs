@@ -1,11 +1,11 @@
-//! Where threads meet: latches, wake-ups, what each has of its own, and time.
+//! Primitives shared by threads: latches, wake-ups, thread-local data, and time.
 //!
-//! Owns the choice of who decides which thread goes on. In every build it is the machine, but in one
-//! with `--cfg shuttle`: there a scheduler draws it at each of these places, so that a seed makes the
-//! same schedule again. Counters and marks that are but hints do not come from here.
+//! Owns the choice of scheduler. In every build the machine decides which thread goes on; with
+//! `--cfg shuttle` a scheduler draws the next thread at each use of these primitives, so that a
+//! seed repeats a schedule. Counters and marks that are only hints do not come from here.
 //!
-//! - **Y1** Of a scheduled thread that waits for less than [`LONG`], time may run out at any moment;
-//!   of one that waits longer, never: a wake-up that it misses is a deadlock, which the scheduler sees.
+//! - **Y1** A scheduled wait shorter than [`LONG`] may time out at any moment. A longer wait never
+//!   does: a missed wake-up becomes a deadlock, which the scheduler sees.
 
 #[cfg(not(shuttle))]
 pub(crate) use parking_lot::{
@@ -21,11 +21,11 @@ pub(crate) use scheduled::{
 #[cfg(shuttle)]
 pub(crate) use shuttle::thread_local;
 
-/// Waits that only a wake-up ends, where missed ones are looked for (Y1).
+/// Length of a wait that only a wake-up ends, in builds that look for missed wake-ups (Y1).
 #[cfg(any(test, shuttle))]
 pub(crate) const LONG: std::time::Duration = std::time::Duration::from_secs(60);
 
-/// The same forms over what the scheduler knows.
+/// The same primitives on top of the scheduler.
 #[cfg(shuttle)]
 mod scheduled {
     use std::cell::Cell;
@@ -43,7 +43,7 @@ mod scheduled {
     #[derive(Debug)]
     pub(crate) struct MutexGuard<'a, T> {
         latch: &'a sync::Mutex<T>,
-        /// None while a condition is waited for.
+        /// `None` while the holder waits for a condition.
         held: Option<sync::MutexGuard<'a, T>>,
     }
 
@@ -132,7 +132,7 @@ mod scheduled {
         }
     }
 
-    /// A clock that moves on by a millisecond whenever it is looked at.
+    /// A clock that advances by a millisecond each time it is read.
     #[derive(Clone, Debug)]
     pub(crate) struct Instant(Cell<u64>);
 

@@ -1,6 +1,7 @@
-//! A database for the tests of this crate: the runtime behind the calls of the public interface that they need.
+//! A database for the tests of this crate: the runtime behind the part of the public interface that
+//! they call.
 //!
-//! Owns nothing but an [`Arc`] of a [`Runtime`]. Never part of a build but that of the tests.
+//! Owns only an [`Arc`] of a [`Runtime`]. Compiled for tests only.
 
 use std::collections::VecDeque;
 use std::ops::RangeFull;
@@ -21,7 +22,7 @@ use crate::runtime::{CheckReport, Reader, RecoveryReport, Runtime};
 /// Key and value.
 type KeyValue = (Vec<u8>, Vec<u8>);
 
-/// Bytes that a row of a load takes beside key and value.
+/// Bytes that a loaded row takes beside its key and value.
 const ROW_OVERHEAD: usize = 64;
 
 /// A database.
@@ -29,7 +30,7 @@ pub(crate) struct Database<D: Nand> {
     runtime: Arc<Runtime<D>>,
 }
 
-/// What was counted.
+/// Counters of the engine and the space.
 pub(crate) struct Stats {
     pub(crate) engine: EngineStats,
     pub(crate) space: SpaceStats,
@@ -76,7 +77,7 @@ impl<D: Nand> Database<D> {
         Ok(Snapshot { runtime: Arc::clone(&self.runtime), id })
     }
 
-    /// The table of that name, made if there is none.
+    /// The table with this name, created if there is none.
     pub(crate) fn table(&self, name: &str) -> Result<Table, EngineError> {
         if let Some(table) = self.existing_table(name)? {
             return Ok(table);
@@ -95,12 +96,12 @@ impl<D: Nand> Database<D> {
         let transaction = self.begin();
         let table = self.runtime.drop_table(transaction.xid, name)?;
         transaction.commit_with(Durability::Immediate)?;
-        // The table is gone, whatever becomes of its pages now.
+        // The table is gone, whether or not its pages can be freed now.
         let _ = self.runtime.finish_drop(table);
         Ok(())
     }
 
-    /// Stores rows in the order of their keys, as many to a commit as stay in memory.
+    /// Stores rows in key order, with as many rows per commit as stay in memory.
     pub(crate) fn load_sorted<K: AsRef<[u8]>, V: AsRef<[u8]>>(
         &self,
         table: Table,

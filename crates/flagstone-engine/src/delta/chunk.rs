@@ -5,13 +5,15 @@
 //! record = key_size body_size lsn[7] key body   sizes are varints, body is an encoded op
 //! ```
 //!
-//! Owns one growing allocation of about `CHUNK_SIZE_MAX` bytes. Never decides where a key belongs.
+//! Owns one growing allocation of about `CHUNK_SIZE_MAX` bytes. Never decides which chunk a key
+//! belongs to.
 //!
 //! Invariants:
-//! - C1: records ascend by key, those of one key by LSN (equal LSNs only for an out-of-line put
-//!   and the patch behind it).
+//! - C1: records ascend by key, and by LSN within a key (equal LSNs only for an out-of-line put and
+//!   the patch behind it).
 //! - C2: `count` and `lsn_min` describe the records exactly.
-//! - C3: a mark that is not 0 is where the records of a key begin, so that a search may begin there.
+//! - C3: a mark other than 0 is the offset of a key's first record, so that a search may begin
+//!   there.
 
 use std::cmp::Ordering;
 use std::ops::Range;
@@ -22,7 +24,7 @@ use super::op::{Op, put_varint, size_of_slice, take_varint, varint_size};
 
 /// Size past which a chunk with more than one key splits, in bytes.
 pub(super) const CHUNK_SIZE_MAX: usize = 1024;
-/// Step in which the allocation grows, in bytes: the waste is half of it on average.
+/// Step in which the allocation grows, in bytes: on average half a step is unused.
 const GROWTH_STEP: usize = 64;
 /// Places in a chunk where a search may begin.
 const MARK_COUNT: usize = 2;
@@ -38,7 +40,7 @@ pub(super) struct Record<'a> {
     pub(super) key: &'a [u8],
     pub(super) lsn: Lsn,
     pub(super) body: &'a [u8],
-    /// Bytes the record takes in its chunk.
+    /// Bytes of the record in its chunk.
     pub(super) size: usize,
 }
 
@@ -67,7 +69,7 @@ impl<'a> Records<'a> {
         self.rest.is_empty()
     }
 
-    /// Cuts off all records of the first key; gives the key and their bytes.
+    /// Cuts off all records of the first key; returns the key and the bytes of these records.
     pub(super) fn take_key(&mut self) -> Option<(&'a [u8], &'a [u8])> {
         let (key, mut end) = first_key(self.rest)?;
         let head = key_head(key);
@@ -93,7 +95,7 @@ impl<'a> Iterator for Records<'a> {
         if key_size | body_size >= 0x80 {
             return self.next_long();
         }
-        // The LSN ends where its head does: what stands before it is shifted out.
+        // The LSN is the last part of the head: bytes before it are shifted out.
         let (_, lsn) = head.split_last_chunk::<8>()?;
         let lsn = Lsn(u64::from_le_bytes(*lsn) >> (8 * (8 - LSN_SIZE)));
         let (key, rest) = rest.split_at_checked(usize::from(key_size))?;
@@ -104,7 +106,7 @@ impl<'a> Iterator for Records<'a> {
 }
 
 impl<'a> Records<'a> {
-    /// The next record, whatever its sizes take.
+    /// The next record, with sizes of any length.
     fn next_long(&mut self) -> Option<Record<'a>> {
         let (key_size, rest) = take_varint(self.rest)?;
         let (body_size, rest) = take_varint(rest)?;
@@ -144,7 +146,7 @@ pub(super) fn write_op_record(key: &[u8], lsn: Lsn, op: &Op<'_>, out: &mut Vec<u
     op.encode(out);
 }
 
-/// All of a record but its body, for which there is room then.
+/// Appends a record without its body, and reserves room for the body.
 fn write_head(key: &[u8], lsn: Lsn, body_size: usize, out: &mut Vec<u8>) {
     debug_assert!(lsn.0 <= LSN_MAX, "an LSN has 56 bits (rule D3)");
     let (key_size, body_len) = (size_of_slice(key), body_size as u32);
@@ -158,8 +160,8 @@ fn write_head(key: &[u8], lsn: Lsn, body_size: usize, out: &mut Vec<u8>) {
 
 /// First eight bytes of a key as a number, short keys padded with zeros.
 ///
-/// Two heads that differ order their keys; equal ones say nothing. It spares a search most of its
-/// calls to compare slices.
+/// Different heads order their keys; equal heads say nothing. Heads spare a search most of its
+/// comparisons of slices.
 #[inline]
 pub(crate) fn key_head(key: &[u8]) -> u64 {
     if let Some(head) = key.first_chunk() {
@@ -167,7 +169,7 @@ pub(crate) fn key_head(key: &[u8]) -> u64 {
     }
     let shift = 8 * (8 - key.len());
     match (key.first_chunk(), key.last_chunk()) {
-        // Both halves have the bytes in the middle.
+        // For four to eight bytes the halves overlap in the middle.
         (Some(front), Some(back)) => {
             u64::from(u32::from_be_bytes(*front)) << 32
                 | u64::from(u32::from_be_bytes(*back)) << shift
@@ -176,7 +178,7 @@ pub(crate) fn key_head(key: &[u8]) -> u64 {
     }
 }
 
-/// What C2 keeps of records.
+/// The figures that C2 keeps.
 struct Totals {
     count: u32,
     lsn_min: Lsn,
@@ -190,11 +192,11 @@ impl Totals {
     }
 }
 
-/// Where the records of a key stand in a chunk, or would.
+/// Place of a key's records in a chunk, or the place where they would go.
 pub(super) struct Span {
     /// Byte range of the key's records; empty when it has none.
     pub(super) bytes: Range<usize>,
-    /// How many they are.
+    /// Number of these records.
     pub(super) count: usize,
 }
 
@@ -203,7 +205,7 @@ pub(super) struct Span {
 pub(super) struct Chunk {
     data: Vec<u8>,
     count: u32,
-    /// About a third and two thirds of the way.
+    /// Offsets about a third and two thirds of the way through.
     marks: [u16; MARK_COUNT],
     lsn_min: Lsn,
 }
@@ -270,13 +272,14 @@ impl Chunk {
         self.count += 1;
     }
 
-    /// Puts `records` in place of those in `range`.
+    /// Replaces the records in `range` with `records`.
     pub(super) fn replace(&mut self, range: Range<usize>, records: &[u8]) {
         let old = self.data.get(range.clone()).map(Records::of);
         let gone = old.into_iter().flatten().fold(Totals::NONE, Totals::with);
         let come = Records::of(records).fold(Totals::NONE, Totals::with);
         self.splice(range, records);
-        // The lowest LSN goes with one record of many: the others need not be looked at.
+        // The lowest LSN may change only if its record goes: otherwise the other records need no
+        // look.
         if self.count == 0 || gone.lsn_min <= self.lsn_min {
             self.recount();
         } else {
@@ -285,7 +288,7 @@ impl Chunk {
         }
     }
 
-    /// Keeps the records for which `keep` holds; gives how many went.
+    /// Keeps the records for which `keep` holds; returns the number removed.
     pub(super) fn retain(&mut self, mut keep: impl FnMut(&Record<'_>) -> bool) -> usize {
         let before = self.count();
         let mut kept = Vec::with_capacity(self.data.len());
@@ -328,7 +331,8 @@ impl Chunk {
         }
     }
 
-    /// Bytes of `range`, records of one key or none, are about to become `size` bytes.
+    /// Moves the marks: `range`, the records of one key or none, is about to become `size` bytes
+    /// long.
     fn move_marks(&mut self, range: &Range<usize>, size: usize) {
         for mark in &mut self.marks {
             let at = usize::from(*mark);
@@ -354,7 +358,7 @@ impl Chunk {
         (self.count, self.lsn_min, self.marks) = (totals.count, totals.lsn_min, marks);
     }
 
-    /// Whether the marks are what they have to be (C3).
+    /// Whether the marks keep C3.
     #[cfg(test)]
     pub(super) fn is_sound(&self) -> bool {
         let mut records = self.records();
@@ -368,7 +372,7 @@ impl Chunk {
             && marks.map(|mark| usize::from(*mark)).all(|mark| begins.contains(&mark))
     }
 
-    /// Cuts a chunk that grew too large between keys; gives the parts, in order, or nothing.
+    /// Splits a chunk that grew too large, between keys; returns the parts in order, or nothing.
     ///
     /// `Arrival::AtEnd` leaves the left part full, so that ascending inserts fill chunks.
     pub(super) fn split(&self, arrival: Arrival) -> Vec<Chunk> {
@@ -402,11 +406,11 @@ impl Chunk {
     }
 }
 
-/// Where the record arrived that made a chunk too large.
+/// Place of the record that made a chunk too large.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Arrival {
-    /// Behind every key of the map.
+    /// After every key of the map.
     AtEnd,
-    /// Anywhere else.
+    /// Any other place.
     Inside,
 }

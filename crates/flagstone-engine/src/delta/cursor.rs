@@ -1,5 +1,5 @@
-//! Cursors over a map. They hold no state that a key could not give back: an operation that let go
-//! of the map goes on with `Bound::Excluded(last key)`.
+//! Cursors over a map. They hold no state beyond a key: an operation that let go of the map
+//! continues with `Bound::Excluded(last key)`.
 
 use std::ops::Bound;
 
@@ -31,7 +31,7 @@ impl<'a> Entry<'a> {
         Records::of(self.span)
     }
 
-    /// The records as they lie in their chunk.
+    /// The records as stored in their chunk.
     pub(super) fn bytes(&self) -> &'a [u8] {
         self.span
     }
@@ -48,7 +48,7 @@ impl<'a> Versions<'a> {
         Self { records: Records::of(span) }
     }
 
-    /// Whether the key has none.
+    /// Whether the key has no versions.
     pub(crate) fn is_empty(&self) -> bool {
         self.records.is_empty()
     }
@@ -124,17 +124,16 @@ impl<'a> Iterator for Forward<'a> {
     }
 }
 
-/// What versions amount to, without what the map adds to them.
+/// Totals of versions, without the overhead of the map.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Sum {
-    /// Versions.
+    /// Number of versions.
     pub(crate) count: usize,
-    /// Bytes of their keys and operations.
+    /// Bytes of keys and operations.
     pub(crate) bytes: usize,
 }
 
-/// Sums over ranges of keys that follow one another: one walk, which reads no more of a version than its
-/// sizes, LSN and key.
+/// Sums over consecutive key ranges: one walk, which reads only sizes, LSN and key of each version.
 #[derive(Debug)]
 pub(crate) struct Sums<'a> {
     index: &'a Index,
@@ -144,7 +143,7 @@ pub(crate) struct Sums<'a> {
 }
 
 impl<'a> Sums<'a> {
-    /// Of versions up to `upto`, the first range from `low` on.
+    /// Sums of versions up to `upto`; the first range begins at `low`.
     pub(super) fn new(index: &'a Index, low: &[u8], upto: Lsn) -> Self {
         let Forward { index, at, records, .. } = Forward::new(index, Bound::Included(low));
         Self { index, at, records, upto }
@@ -160,7 +159,7 @@ impl<'a> Sums<'a> {
         false
     }
 
-    /// The sum of the keys below `bound` that are left (none: of all). Bounds ascend.
+    /// The sum over the remaining keys below `bound` (`None`: all). Bounds ascend.
     pub(crate) fn below(&mut self, bound: Option<&[u8]>) -> Sum {
         let (head, upto) = (bound.map_or(u64::MAX, key_head), self.upto);
         let is_below = |key: &[u8]| {

@@ -6,14 +6,14 @@
 //! Invariants:
 //! - X1: a key belongs to the last slot whose `low` is at or below it, or to the first slot.
 //! - X2: no group and no chunk is empty.
-//! - X3: `memory_size` is what the allocations of groups, keys and chunks add up to, `packed_size` what is
-//!   in the chunks.
-//! - X4: `firsts` has the head of each group's first key: a search looks at them, side by side in
-//!   memory, before it looks into a group.
+//! - X3: `memory_size` is the sum of the allocations of groups, keys and chunks, `packed_size` the
+//!   sum of the bytes in the chunks.
+//! - X4: `firsts` has the head of each group's first key: a search compares these heads, side by
+//!   side in memory, before it enters a group.
 
 use super::chunk::{CHUNK_SIZE_MAX, Chunk, key_head};
 
-/// Slots a group holds at most.
+/// Most slots of a group.
 const GROUP_SLOTS_MAX: usize = 64;
 /// Step in which a group grows, in slots.
 const GROUP_GROWTH: usize = 8;
@@ -47,7 +47,7 @@ impl SlotKey {
         }
     }
 
-    /// Whether it is at or below `key`, whose head is `head`.
+    /// Whether this key is at or below `key`, whose head is `head`.
     #[inline]
     fn is_at_or_below(&self, key: &[u8], head: u64) -> bool {
         let low = match self {
@@ -65,7 +65,7 @@ impl SlotKey {
     }
 }
 
-/// A chunk and where its key range begins.
+/// A chunk and the begin of its key range.
 #[derive(Clone, Debug)]
 struct Slot {
     low: SlotKey,
@@ -99,7 +99,7 @@ pub(super) struct Index {
 }
 
 impl Clone for Index {
-    /// The copy's allocations are no larger than they have to be.
+    /// A copy whose allocations fit exactly.
     fn clone(&self) -> Self {
         let (groups, firsts) = (self.groups.clone(), self.firsts.clone());
         let memory_size = groups.iter().map(size_of_group).sum();
@@ -149,12 +149,12 @@ impl Index {
         Some(Position { group, slot })
     }
 
-    /// The next slot; `position` may stand one behind the end of its group.
+    /// The next slot; `position` may be one past the end of its group.
     pub(super) fn next(&self, position: Position) -> Option<Position> {
         self.settle(Position { slot: position.slot + 1, ..position })
     }
 
-    /// The slot at `position`, or the first of the next group when it stands behind the end.
+    /// The slot at `position`, or the first slot of the next group when `position` is past the end.
     fn settle(&self, position: Position) -> Option<Position> {
         let slots = self.groups.get(position.group)?;
         if position.slot < slots.len() {
@@ -182,7 +182,7 @@ impl Index {
         Some(self.groups.get(position.group)?.get(position.slot)?.low.as_slice())
     }
 
-    /// Changes a chunk and keeps the books.
+    /// Changes a chunk and updates the totals.
     pub(super) fn update<T>(
         &mut self,
         position: Position,
@@ -196,7 +196,7 @@ impl Index {
         Some(result)
     }
 
-    /// Puts the parts of a split in place of the chunk at `position`.
+    /// Replaces the chunk at `position` with the parts of a split.
     pub(super) fn split(&mut self, position: Position, parts: Vec<Chunk>) {
         let mut lows = parts.windows(2).map(separator_between).collect::<Vec<_>>().into_iter();
         let mut parts = parts.into_iter();
@@ -209,7 +209,7 @@ impl Index {
         }
     }
 
-    /// Adds a chunk behind all others; every key in it is at or above `low`.
+    /// Adds a chunk behind all others; `low` is at or below every key in it.
     pub(super) fn push(&mut self, low: &[u8], chunk: Chunk) {
         let slot = Slot::new(low, chunk);
         match self.last() {
@@ -239,7 +239,7 @@ impl Index {
         target
     }
 
-    /// The group may begin with another key (X4).
+    /// Updates the head of a group, which may begin with another key (X4).
     fn note_first(&mut self, group: usize) {
         let first = self.groups.get(group).and_then(|group| group.first());
         if let (Some(known), Some(slot)) = (self.firsts.get_mut(group), first) {
@@ -247,7 +247,7 @@ impl Index {
         }
     }
 
-    /// Makes room in a full group; gives where `target` stands afterwards.
+    /// Splits a full group; returns the new position of `target`.
     fn split_group(&mut self, target: Position) -> Position {
         let slots = &mut self.groups[target.group];
         let at_end = target.slot == slots.len() && target.group + 1 == self.groups.len();
@@ -269,7 +269,7 @@ impl Index {
         Position { group: target.group + 1, slot: target.slot - cut }
     }
 
-    /// Takes a slot out; gives the position of the one that followed it.
+    /// Removes a slot; returns the position of the slot that followed.
     fn remove(&mut self, position: Position) -> Option<Position> {
         let slots = self.groups.get_mut(position.group)?;
         if position.slot >= slots.len() {
@@ -294,8 +294,8 @@ impl Index {
         self.settle(position)
     }
 
-    /// Removes the slot when its chunk is empty, joins it to the one before when it is sparse;
-    /// gives the position of the slot that follows.
+    /// Removes the slot when its chunk is empty, joins it to the slot before when it is sparse;
+    /// returns the position of the slot that follows.
     pub(super) fn tidy(&mut self, position: Position) -> Option<Position> {
         let chunk = self.chunk(position)?;
         if chunk.bytes().is_empty() {
@@ -312,7 +312,7 @@ impl Index {
         self.next(position)
     }
 
-    /// Whether memory (X3) and heads (X4) are what the slots say, and the chunks are sound.
+    /// Whether sizes (X3) and heads (X4) match the slots, and the chunks are sound.
     #[cfg(test)]
     pub(super) fn is_sound(&self) -> bool {
         let first = |group: &Vec<Slot>| group.first().map(|slot| key_head(slot.low.as_slice()));
@@ -323,7 +323,7 @@ impl Index {
             && self.groups.iter().flatten().all(|slot| slot.chunk.is_sound())
     }
 
-    /// Whether both together leave room to grow.
+    /// Whether the two chunks, joined, still leave room to grow.
     fn is_sparse_pair(&self, left: Position, right: Position) -> bool {
         let size = |position| self.chunk(position).map_or(CHUNK_SIZE_MAX, |it| it.bytes().len());
         size(left) + size(right) <= CHUNK_SIZE_MAX * 3 / 4

@@ -16,16 +16,16 @@ use super::patch::{PatchFold, fold_patches};
 /// Scratch kept between insertions, in bytes.
 const SCRATCH_SIZE_MAX: usize = 1024;
 
-/// Descriptors of out-of-line values that nothing in the map refers to any more. Empty costs
+/// Descriptors of out-of-line values that the map no longer refers to. An empty list allocates
 /// nothing.
 pub(crate) type DroppedRefs = Vec<Vec<u8>>;
 
-/// How much a range holds.
+/// Size of the deltas in a range.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) struct RangeTotals {
-    /// Deltas.
+    /// Number of deltas.
     pub(crate) count: usize,
-    /// Their packed size in bytes.
+    /// Packed size of the deltas in bytes.
     pub(crate) bytes: usize,
 }
 
@@ -36,12 +36,12 @@ impl RangeTotals {
     }
 }
 
-/// What a map takes, in bytes.
+/// Size of a map, in bytes.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) struct DeltaSize {
-    /// Of memory, index and all.
+    /// Memory, index included.
     pub(crate) memory: usize,
-    /// Of that, the records: a copy of them in the log takes no more.
+    /// Packed records, a part of the memory: a copy of them in the log takes no more.
     pub(crate) packed: usize,
 }
 
@@ -50,7 +50,7 @@ pub(crate) struct DeltaSize {
 pub(crate) struct KeyRange<'a> {
     /// First key inside.
     pub(crate) low: &'a [u8],
-    /// First key above, if there is one.
+    /// First key above the range, if any.
     pub(crate) high: Option<&'a [u8]>,
 }
 
@@ -85,27 +85,27 @@ impl DeltaMap {
         Self::default()
     }
 
-    /// How many deltas it holds.
+    /// Number of deltas.
     pub(crate) fn len(&self) -> usize {
         self.len
     }
 
-    /// Whether it holds none.
+    /// Whether the map holds no deltas.
     pub(crate) fn is_empty(&self) -> bool {
         self.len == 0
     }
 
-    /// All memory it takes, in bytes.
+    /// All memory of the map, in bytes.
     pub(crate) fn bytes(&self) -> usize {
         size_of::<Self>() + self.index.memory_size() + self.scratch.capacity()
     }
 
-    /// Memory and records.
+    /// Size of memory and of records.
     pub(crate) fn size(&self) -> DeltaSize {
         DeltaSize { memory: self.bytes(), packed: self.index.packed_size() }
     }
 
-    /// Whether the index keeps its books.
+    /// Whether the index is consistent.
     #[cfg(test)]
     pub(super) fn is_sound(&self) -> bool {
         self.index.is_sound()
@@ -119,11 +119,11 @@ impl DeltaMap {
 
     /// Adds a version and, when it is the newest, folds the versions of its key.
     ///
-    /// Two neighbouring versions become one, with the newer LSN, when no floor separates them:
-    /// a floor `f` separates `older <= f < newer`. Floors come in ascending order. An older version (a checkpoint's copy that redo
-    /// meets late) takes its place unfolded: one that belongs between the two might still come
-    /// (M5). One whose LSN the key has already is a copy and is ignored, except that a patch joins
-    /// the out-of-line put of its own commit.
+    /// Two neighbouring versions become one, with the newer LSN, when no floor separates them: a
+    /// floor `f` separates `older <= f < newer`. Floors come in ascending order. An older version
+    /// (a checkpoint's copy that redo meets late) takes its place unfolded: a version between it
+    /// and its neighbour might still come (M5). A version with an LSN that the key already has is a
+    /// copy and is ignored, except that a patch joins the out-of-line put of its own commit.
     pub(crate) fn insert(
         &mut self,
         key: &[u8],
@@ -221,7 +221,8 @@ impl DeltaMap {
         self.forward(from).take_while(move |entry| range.is_below_high(entry.key()))
     }
 
-    /// Versions with an LSN below `lsn`, in key order from `from`; what a checkpoint copies.
+    /// Versions with an LSN below `lsn`, in key order from `from`: the input of a checkpoint's
+    /// copies.
     pub(crate) fn older_than(
         &self,
         lsn: Lsn,
@@ -233,7 +234,7 @@ impl DeltaMap {
         })
     }
 
-    /// What the versions up to `upto` inside `range` amount to.
+    /// Totals of the versions up to `upto` inside `range`.
     pub(crate) fn range_totals(&self, range: KeyRange<'_>, upto: Lsn) -> RangeTotals {
         let mut totals = RangeTotals::default();
         for entry in self.range(range) {
@@ -243,12 +244,13 @@ impl DeltaMap {
         totals
     }
 
-    /// Sums of the versions up to `upto` in ranges that follow one another, the first one from `low` on.
+    /// Sums of the versions up to `upto` in consecutive ranges, the first one from `low` on.
     pub(crate) fn sums(&self, low: &[u8], upto: Lsn) -> Sums<'_> {
         Sums::new(&self.index, low, upto)
     }
 
-    /// Packed size of all versions inside `range`, in bytes. Looks at the chunks, not at what is in them.
+    /// Packed size of all versions inside `range`, in bytes. Adds up sizes of chunks without
+    /// walking their records.
     pub(crate) fn range_bytes(&self, range: KeyRange<'_>) -> usize {
         let first = self.index.locate(range.low);
         let last = range.high.map_or_else(|| self.index.last(), |high| self.index.locate(high));
@@ -265,7 +267,7 @@ impl DeltaMap {
         (sizes.sum::<usize>() + end.unwrap_or(0)).saturating_sub(before)
     }
 
-    /// Whether any version inside `range` is not newer than `upto`.
+    /// Whether any version inside `range` is at or below `upto`.
     pub(crate) fn has_upto(&self, range: KeyRange<'_>, upto: Lsn) -> bool {
         let mut oldest = self.range(range).filter_map(|entry| entry.records().next());
         oldest.any(|record| record.lsn <= upto)
@@ -294,7 +296,7 @@ impl DeltaMap {
     /// Copies the versions up to `upto` inside `range` into a map of their own.
     pub(crate) fn copy_range(&self, range: KeyRange<'_>, upto: Lsn) -> DeltaMap {
         let mut copy = DeltaMap::new();
-        // The records of a chunk that is not full yet, its lowest key, and the last key of all.
+        // The records of the chunk being filled, its lowest key, and the last key so far.
         let (mut packed, mut low, mut last) = (Vec::new(), &[][..], &[][..]);
         for entry in self.range(range) {
             let records = entry.records().take_while(|record| record.lsn <= upto);
@@ -334,7 +336,7 @@ impl DeltaMap {
         dropped
     }
 
-    /// Forgets what one commit changed in `range`.
+    /// Removes the changes of one commit in `range`.
     pub(crate) fn remove_at(&mut self, range: KeyRange<'_>, lsn: Lsn) {
         self.retain_in(range, |record| record.lsn != lsn);
     }
@@ -364,8 +366,8 @@ struct Oldest {
     count: usize,
 }
 
-/// What stays of a chain when `op` arrives as its newest version and covers all above the floor below
-/// it; none where that takes a look at each of them.
+/// The versions that stay when `op` arrives as the newest one and covers all versions above the
+/// next lower floor; `None` where each version needs a look.
 fn kept_below(chain: Records<'_>, op: &Op<'_>, lsn: Lsn, floors: &[Lsn]) -> Option<Oldest> {
     if matches!(op, Op::Patch(_)) {
         return None;
@@ -381,7 +383,7 @@ fn kept_below(chain: Records<'_>, op: &Op<'_>, lsn: Lsn, floors: &[Lsn]) -> Opti
             kept.count += 1;
         }
     }
-    // Two that stay may be folded now, if the floor between them has gone.
+    // Two remaining versions may be folded now, if the floor between them has gone.
     (kept.count <= 1).then_some(kept)
 }
 
@@ -393,7 +395,7 @@ struct Chain<'a> {
 }
 
 impl<'a> Chain<'a> {
-    /// The chain of a key with one version more.
+    /// The chain of a key with one more version.
     fn with(records: Records<'a>, op: Op<'_>, lsn: Lsn) -> Self {
         let mut versions: Vec<_> =
             records.map(|record| (record.lsn, Cow::Borrowed(record.body))).collect();

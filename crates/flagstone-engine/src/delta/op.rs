@@ -14,13 +14,14 @@
 //!
 //! Invariants:
 //! - O1: the runs of a patch are not empty, ascend, never overlap, and end inside `value_size`.
-//! - O2: an operation is idempotent: applied twice it gives what it gives once. Redo and folding
-//!   rest on it (rule D2).
+//! - O2: an operation is idempotent: applying it twice gives the same value as applying it once.
+//!   Redo and folding rest on this (rule D2).
 //! - O3: `decode` meets untrusted bytes: any input gives a value or a fault.
 
 use super::patch::{Patch, PatchFault};
 
-/// Largest value a patch may describe, in bytes: bounds what a damaged record can make us allocate.
+/// Largest value a patch may describe, in bytes: bounds the allocation that a damaged record can
+/// cause.
 pub(crate) const VALUE_SIZE_MAX: u32 = 1 << 30;
 
 const TAG_DELETE: u8 = 0;
@@ -28,27 +29,27 @@ const TAG_PUT: u8 = 1;
 const TAG_PUT_REF: u8 = 2;
 const TAG_PATCH: u8 = 3;
 
-/// What a delta does to the value of its key.
+/// The change of a delta to the value of its key.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Op<'a> {
     /// The value becomes these bytes.
     Put(&'a [u8]),
     /// The value becomes the out-of-line value that this opaque descriptor names.
     PutRef(&'a [u8]),
-    /// The key goes.
+    /// The key is removed.
     Delete,
     /// Byte runs change; an absent key stays absent (rule D2).
     Patch(Patch<'a>),
 }
 
-/// Why bytes are not a delta.
+/// Reason for which bytes are not a delta.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub(crate) enum DeltaFault {
     /// The bytes end inside a field.
     #[error("delta ends inside a field")]
     Truncated,
-    /// The operation's tag is not one of ours.
+    /// The operation has an unknown tag.
     #[error("unknown operation tag {tag}")]
     Tag {
         /// The byte found.
@@ -57,7 +58,7 @@ pub(crate) enum DeltaFault {
     /// A delete carries bytes after its tag.
     #[error("delete carries bytes")]
     Trailing,
-    /// A key shares more with the one before than that one has.
+    /// A key claims to share more bytes with its predecessor than the predecessor has.
     #[error("a key begins like the one before, beyond its end")]
     Prefix,
     /// The runs break O1.
@@ -72,7 +73,7 @@ impl<'a> Op<'a> {
         self.encode_body(out);
     }
 
-    /// What the encoding begins with.
+    /// The first byte of the encoding.
     pub(super) const fn tag(&self) -> u8 {
         match self {
             Op::Delete => TAG_DELETE,
@@ -118,7 +119,7 @@ impl<'a> Op<'a> {
         Self::decode_body(tag, rest)
     }
 
-    /// Reads an operation whose tag stands elsewhere; `rest` is what follows it.
+    /// Reads an operation whose tag is stored elsewhere; `rest` follows the tag.
     ///
     /// # Errors
     ///
@@ -131,7 +132,7 @@ impl<'a> Op<'a> {
         Ok(op)
     }
 
-    /// Reads an operation that `encode` wrote: the runs are not walked.
+    /// Reads an operation written by `encode`, without walking the runs.
     pub(super) fn decode_trusted(body: &'a [u8]) -> Result<Self, DeltaFault> {
         let (&tag, rest) = body.split_first().ok_or(DeltaFault::Truncated)?;
         Self::of_body(tag, rest)
@@ -153,8 +154,8 @@ impl<'a> Op<'a> {
     }
 }
 
-/// Length of a key or value as the encoding holds it; both are bounded by the page or by
-/// `VALUE_SIZE_MAX`, far below 4 GiB.
+/// Length of a key or value in the encoding; both are bounded by the page or by `VALUE_SIZE_MAX`,
+/// far below 4 GiB.
 pub(super) fn size_of_slice(bytes: &[u8]) -> u32 {
     debug_assert!(u32::try_from(bytes.len()).is_ok(), "keys and values stay below 4 GiB");
     bytes.len() as u32
@@ -169,7 +170,7 @@ pub(crate) fn put_varint(out: &mut Vec<u8>, mut number: u32) {
     out.push(number as u8);
 }
 
-/// Reads a varint; gives it and the bytes behind it. `None` when cut short or beyond 32 bits.
+/// Reads a varint; returns it and the bytes behind it. `None` when cut short or beyond 32 bits.
 #[inline]
 pub(crate) fn take_varint(bytes: &[u8]) -> Option<(u32, &[u8])> {
     let (&first, rest) = bytes.split_first()?;

@@ -1,9 +1,9 @@
-//! Changes one behind the other, as records of the log hold them.
+//! Changes packed one behind the other, as in records of the log.
 //!
 //! ```text
 //! change = number head [more] [more] key size_and_tag body
 //!
-//! number        what the record says of the change, a varint: its tree, or how old it is
+//! number        given by the record, a varint: tree of the change, or its age
 //! head          high four bits: bytes at the front that the key shares with the one before;
 //!               low four bits: bytes behind them, which follow; 15 = 15 and the varint `more`
 //! size_and_tag  a varint: bytes of the body << 2 | tag of the operation; then its body (`op`)
@@ -14,18 +14,19 @@
 //!
 //! Invariants:
 //! - K1: `Unpacker` meets untrusted bytes: any input gives changes or a fault.
-//! - K2: a key is never longer than what its change and the changes before it take.
+//! - K2: a key is never longer than its change and the changes before it together.
 
 use super::op::{DeltaFault, Op};
 use crate::log::{Cursor, put_varint};
 
-/// What four bits of a head can say.
+/// Largest number in four bits of a head.
 const NIBBLE_MAX: usize = 15;
 
 /// Bits of the tag beside the size of a body.
 const TAG_BITS: u32 = 2;
 
-/// Appends a change of `key`, which follows one of the key `before`: an empty one at the beginning.
+/// Appends a change of `key` after a change of the key `before`, which is empty for the first
+/// change.
 pub(crate) fn pack(before: &[u8], number: u64, key: &[u8], op: Op<'_>, out: &mut Vec<u8>) {
     put_varint(out, number);
     let shared = before.iter().zip(key).take_while(|(old, new)| old == new).count();
@@ -41,14 +42,14 @@ pub(crate) fn pack(before: &[u8], number: u64, key: &[u8], op: Op<'_>, out: &mut
     op.encode_body(out);
 }
 
-/// A change as it is read.
+/// A change, unpacked.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Change<'a> {
-    /// What `pack` was given.
+    /// The number given to `pack`.
     pub(crate) number: u64,
-    /// Its key.
+    /// The changed key.
     pub(crate) key: &'a [u8],
-    /// What becomes of its value.
+    /// The change of its value.
     pub(crate) op: Op<'a>,
 }
 
@@ -69,7 +70,7 @@ impl<'a> Unpacker<'a> {
     ///
     /// # Errors
     ///
-    /// The first check that failed (K1): there is nothing to read behind it.
+    /// The first check that failed (K1): nothing behind it can be read.
     pub(crate) fn next(&mut self) -> Option<Result<Change<'_>, DeltaFault>> {
         if self.input.is_empty() {
             return None;
@@ -81,7 +82,7 @@ impl<'a> Unpacker<'a> {
         Some(number_and_op.map(|(number, op)| Change { number, key: &self.key, op }))
     }
 
-    /// Number and operation of the next change, whose key is put together in `self.key`.
+    /// Number and operation of the next change; its key is assembled in `self.key`.
     fn read(&mut self) -> Result<(u64, Op<'a>), DeltaFault> {
         let number = self.number()?;
         let head = self.input.byte().map_err(|_| DeltaFault::Truncated)?;

@@ -1,12 +1,13 @@
-//! Byte runs inside a value: the form in which part of a value changes.
+//! Byte runs inside a value: the form of a partial change.
 //!
-//! A patch states the value's absolute size and the bytes it sets; what lies between the runs
-//! stays, growth is filled with zeros. It is packed (see `op`), so a run is two or three bytes
-//! dearer than its content.
+//! A patch states the value's absolute size and the bytes it sets. Bytes between the runs stay,
+//! growth is filled with zeros. A patch is packed (see `op`), so a run costs two or three bytes
+//! more than its content.
 
 use super::op::{VALUE_SIZE_MAX, put_varint, size_of_slice, take_varint};
 
-/// Equal bytes between two changed ones that are cheaper to repeat than to cut the run for.
+/// Most equal bytes between two changed ones that are cheaper to repeat than to begin a new run
+/// for.
 const JOIN_GAP_MAX: usize = 2;
 
 /// A set of byte runs with the size of the value they leave behind.
@@ -19,13 +20,13 @@ pub(crate) struct Patch<'a> {
 /// Bytes of a value from `offset` on.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Run<'a> {
-    /// Where the run begins in the value.
+    /// Offset of the run in the value.
     pub(crate) offset: u32,
-    /// What stands there afterwards.
+    /// New bytes of the run.
     pub(crate) bytes: &'a [u8],
 }
 
-/// How runs break their rule.
+/// Violation of the rule for runs.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub(crate) enum PatchFault {
@@ -60,7 +61,7 @@ impl<'a> Run<'a> {
 }
 
 impl<'a> Patch<'a> {
-    /// Takes runs that are known to be packed well.
+    /// Takes well-packed runs, unchecked.
     pub(super) fn from_packed(value_size: u32, runs: &'a [u8]) -> Self {
         Self { value_size, runs }
     }
@@ -95,13 +96,13 @@ impl<'a> Patch<'a> {
         Ok(())
     }
 
-    /// Sets the runs in `value`, after giving it its new size.
+    /// Gives `value` its new size, then sets the runs.
     pub(crate) fn apply(&self, value: &mut Vec<u8>) {
         value.resize(self.value_size as usize, 0);
         self.apply_in_place(value);
     }
 
-    /// Sets the runs in a value that has its size already.
+    /// Sets the runs in a value that already has its new size.
     pub(crate) fn apply_in_place(&self, value: &mut [u8]) {
         debug_assert_eq!(value.len(), self.value_size as usize, "the patch states the size");
         for run in self.runs() {
@@ -112,7 +113,7 @@ impl<'a> Patch<'a> {
         }
     }
 
-    /// Whether both set the same bytes of a value of the same size, whatever to.
+    /// Whether both patches set the same bytes of a value of the same size, to any content.
     fn has_shape_of(&self, other: &Patch<'_>) -> bool {
         self.value_size == other.value_size
             && self.runs.len() == other.runs.len()
@@ -179,7 +180,7 @@ impl PatchBuf {
         Ok(patch)
     }
 
-    /// Adds a run; where it meets earlier ones, it wins.
+    /// Adds a run; where it overlaps earlier runs, the new bytes win.
     ///
     /// # Errors
     ///
@@ -212,13 +213,13 @@ impl PatchBuf {
         Ok(patch)
     }
 
-    /// Borrows it as a patch.
+    /// Borrows the buffer as a patch.
     pub(crate) fn as_patch(&self) -> Patch<'_> {
         Patch { value_size: self.value_size, runs: &self.runs }
     }
 }
 
-/// The runs in which `new` differs from `old`; bytes past the end of `old` count as different, so
+/// The runs in which `new` differs from `old`. Bytes past the end of `old` count as different, so
 /// that the patch stays true when it is applied to a longer value (O2).
 fn changed_runs<'a>(old: &[u8], new: &'a [u8]) -> Vec<Run<'a>> {
     let mut runs: Vec<(usize, usize)> = Vec::new();
@@ -233,23 +234,23 @@ fn changed_runs<'a>(old: &[u8], new: &'a [u8]) -> Vec<Run<'a>> {
         .collect()
 }
 
-/// How two patches of one value become one.
+/// Result of folding two patches of one value.
 pub(super) enum PatchFold {
-    /// The newer says it all.
+    /// The newer patch alone says everything.
     Newer,
-    /// Both together, with the size of the newer.
+    /// The union of both, with the size of the newer.
     Packed(Vec<u8>),
-    /// Both stay: folding would spell out more zeros than it saves.
+    /// Both stay: folding would write out more zeros than it saves.
     Keep,
 }
 
-/// Zeros that a fold may spell out, in bytes: past it two patches are cheaper than one.
+/// Most zeros that a fold may write out, in bytes: beyond this, two patches are cheaper than one.
 const ZERO_FILL_MAX: u32 = 4096;
 
 /// Folds `newer` onto `older`.
 ///
 /// Where the value shrank and grew again, the bytes in between are set to zero explicitly: the
-/// value underneath may be longer than the older patch left it.
+/// value below may be longer than the older patch left it.
 pub(super) fn fold_patches(older: &Patch<'_>, newer: &Patch<'_>) -> PatchFold {
     if newer.has_shape_of(older) {
         return PatchFold::Newer;
@@ -295,7 +296,7 @@ fn overlay<'a>(
     result
 }
 
-/// Packs ascending runs, joining those that touch.
+/// Packs ascending runs, joining adjacent ones.
 fn pack_runs(runs: &[Run<'_>], out: &mut Vec<u8>) {
     let mut end = 0;
     for group in runs.chunk_by(|left, right| left.end() == right.offset) {

@@ -78,7 +78,7 @@ fn long_key_strategy() -> impl Strategy<Value = Vec<u8>> {
 /// Every version ever inserted, unfolded.
 type Model = BTreeMap<(Vec<u8>, Lsn), OwnedOp>;
 
-/// Value of `key` at `upto` over `base`, with patches on out-of-line values written down in order.
+/// Value of `key` at `upto` over `base`; patches on out-of-line values are recorded in order.
 fn model_value(model: &Model, key: &[u8], upto: Lsn, base: &Option<Value>) -> Option<Value> {
     let mut value = base.clone();
     let versions = model.range((key.to_vec(), Lsn::ZERO)..=(key.to_vec(), upto));
@@ -93,7 +93,7 @@ fn map_value(map: &DeltaMap, key: &[u8], upto: Lsn, base: &Option<Value>) -> Opt
     value
 }
 
-/// Stands in for reading an out-of-line value: its bytes are a function of its descriptor.
+/// Stands in for reading an out-of-line value: its bytes follow from its descriptor.
 fn apply_or_record(op: Op<'_>, value: &mut Option<Value>) {
     if let Op::Patch(_) = op
         && let Some(Value::Ref(descriptor)) = value
@@ -127,8 +127,8 @@ fn assert_books(map: &DeltaMap) {
 
 proptest! {
     /// Goal: no floor and no newest reader can tell a folded map from all versions ever inserted,
-    /// also when the oldest
-    /// versions come last and some come again, as redo after a checkpoint has it (M5).
+    /// also when the oldest versions come last and some come again, as in redo after a checkpoint
+    /// (M5).
     #[test]
     fn folding_is_invisible_at_floors_and_at_the_end(
         inserts in prop::collection::vec((key_strategy(), op_strategy(), any::<bool>()), 1..250),
@@ -166,7 +166,7 @@ proptest! {
     }
 
     /// Goal: a range removal takes exactly the versions up to its LSN, totals announce it, and an
-    /// extraction holds what went.
+    /// extraction holds the removed versions.
     #[test]
     fn range_removal_takes_what_totals_count(
         inserts in prop::collection::vec((key_strategy(), op_strategy()), 1..400),
@@ -203,7 +203,7 @@ proptest! {
         prop_assert_eq!(extracted.len(), totals.count);
     }
 
-    /// Goal: sums over ranges that follow one another are what the ranges amount to one by one.
+    /// Goal: sums over consecutive ranges equal the sums of the single ranges.
     #[test]
     fn sums_are_those_of_each_range(
         inserts in prop::collection::vec((key_strategy(), op_strategy()), 1..400),
@@ -229,7 +229,7 @@ proptest! {
         prop_assert!(sums.is_over());
     }
 
-    /// Goal: a cursor made anew from any key goes on where the old one would have.
+    /// Goal: a cursor made anew from any key continues as the old one would have.
     #[test]
     fn cursors_resume_from_any_key(
         inserts in prop::collection::vec(key_strategy(), 1..300),
@@ -252,7 +252,7 @@ proptest! {
         }
     }
 
-    /// Goal: what is encoded decodes to the same, and damaged bytes give a value or a fault.
+    /// Goal: encoded operations decode to the same, and damaged bytes give a value or a fault.
     #[test]
     fn decoding_is_total_and_inverts_encoding(
         op in op_strategy(),
@@ -276,7 +276,7 @@ proptest! {
         }
     }
 
-    /// Goal: what is packed is unpacked to the same, and damaged bytes give changes or a fault (K1).
+    /// Goal: packed changes unpack to the same, and damaged bytes give changes or a fault (K1).
     #[test]
     fn unpacking_is_total_and_inverts_packing(
         changes in prop::collection::vec((any::<u64>(), long_key_strategy(), op_strategy()), 0..12),
@@ -318,8 +318,8 @@ proptest! {
     }
 }
 
-/// Goal: a record says little beside the changes. Method: small rows of ascending keys, as a checkpoint
-/// copies them, and the first of them alone, as a commit holds it.
+/// Goal: a record adds little to its changes. Method: small rows of ascending keys, as a checkpoint
+/// copies them, and the first of them alone, as in a commit.
 #[test]
 fn small_changes_are_packed_tightly() {
     let (mut bytes, mut before) = (Vec::new(), [0; 0].to_vec());
@@ -383,8 +383,8 @@ fn map_of_small_patches(count: u64, key_of: impl Fn(u64) -> u64) -> DeltaMap {
     map
 }
 
-/// Goal: the budget of a small machine holds many changes: at most 55 bytes, all told, for a delta
-/// with an 8-byte key and an 8-byte patch.
+/// Goal: the budget of a small machine holds many changes: at most 55 bytes in all for a delta with
+/// an 8-byte key and an 8-byte patch.
 #[test]
 fn a_small_delta_costs_at_most_55_bytes() {
     for count in [10_000, 16_384, 40_000] {
@@ -398,8 +398,8 @@ fn a_small_delta_costs_at_most_55_bytes() {
     }
 }
 
-/// Goal: a map of many groups finds every key, and keeps its books, while keys come, change and go.
-/// Method: a map of keys with few and many bytes in common against a model.
+/// Goal: a map of many groups finds every key, and keeps its totals exact, while keys come, change
+/// and go. Method: a map of keys with few and many bytes in common against a model.
 #[test]
 fn a_large_map_finds_what_comes_and_goes() {
     let key_of = |number: u64| match number % 3 {

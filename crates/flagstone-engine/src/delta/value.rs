@@ -1,4 +1,4 @@
-//! What stands under a key, and what an operation makes of it.
+//! The value of a key, and the effect of an operation on it.
 
 use super::op::Op;
 use super::patch::Patch;
@@ -8,12 +8,12 @@ use super::patch::Patch;
 pub(crate) enum Value {
     /// The bytes themselves.
     Inline(Vec<u8>),
-    /// The descriptor of a value that has pages of its own.
+    /// The descriptor of a value on pages of its own.
     Ref(Vec<u8>),
 }
 
 impl Value {
-    /// The operation that sets it.
+    /// The operation that sets this value.
     pub(crate) fn as_put(&self) -> Op<'_> {
         match self {
             Self::Inline(value) => Op::Put(value),
@@ -22,7 +22,7 @@ impl Value {
     }
 }
 
-/// A patch met an out-of-line value: whoever can read the value must apply it.
+/// A patch met an out-of-line value: a caller that can read the value must apply the patch.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct OutOfLine<'a> {
     /// The patch that could not be applied.
@@ -33,7 +33,7 @@ pub(crate) struct OutOfLine<'a> {
 ///
 /// # Errors
 ///
-/// `OutOfLine` when the value's bytes are not at hand; `value` is unchanged then.
+/// `OutOfLine` when the value's bytes are not in memory; `value` is unchanged then.
 pub(crate) fn apply<'a>(op: Op<'a>, value: &mut Option<Value>) -> Result<(), OutOfLine<'a>> {
     match op {
         Op::Put(bytes) => *value = Some(Value::Inline(bytes.to_vec())),

@@ -1,26 +1,27 @@
-//! Faults of rows that have types: plain data in an error. The engine knows no types and raises none of them.
+//! Faults of typed rows: plain data in an error. The engine knows no types and raises none of these
+//! faults.
 
 use std::fmt;
 
 use thiserror::Error;
 
-/// Why bytes are no key or value of a type.
+/// Reason for which bytes are no key or value of a type.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Error)]
 #[non_exhaustive]
 pub enum DecodeError {
-    /// They end too early.
+    /// The bytes end too early.
     #[error("it is cut short")]
     Truncated,
-    /// Bytes follow the end.
+    /// Bytes follow the end of the value.
     #[error("bytes follow its end")]
     Trailing,
-    /// No variant has the number; or a `bool` is neither 0 nor 1.
+    /// No variant has this number; or a `bool` is neither 0 nor 1.
     #[error("no variant has its number")]
     Variant,
-    /// Text is not UTF-8, or a character no character.
+    /// Text is not UTF-8, or a number is no Unicode character.
     #[error("it is no text")]
     Text,
-    /// A 0 in the bytes of a key has no meaning.
+    /// A zero byte in a key stands where none may.
     #[error("a zero in it has no meaning")]
     Escape,
     /// A number of elements is out of range.
@@ -28,7 +29,7 @@ pub enum DecodeError {
     Count,
 }
 
-/// Which part of a row could not be decoded.
+/// The part of a row that could not be decoded.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum RowPart {
     /// The key.
@@ -46,17 +47,18 @@ impl fmt::Display for RowPart {
     }
 }
 
-/// What goes wrong with an index.
+/// Fault of an index.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum IndexFault {
-    /// Another row is found by the same; the index allows one.
+    /// Another row has the same index key, and the index is unique.
     Duplicate,
     /// The table has the index, but was opened without it.
     Undeclared,
-    /// It was not declared when the table was opened.
+    /// The index was not declared when the table was opened.
     Unknown,
-    /// It has an entry without a row: rows were changed past it. Repair it.
+    /// The index has an entry without a row: rows were changed without updating the index. Repair
+    /// the index.
     Stale,
 }
 

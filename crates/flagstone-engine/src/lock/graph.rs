@@ -1,4 +1,4 @@
-//! The wait-for graph: read off the lock table when a cycle has to be looked for, never stored.
+//! The wait-for graph: derived from the lock table when a cycle has to be looked for, never stored.
 
 use hashbrown::HashSet;
 
@@ -6,7 +6,7 @@ use super::intervals::Interval;
 use super::records::{Entry, Slot, Space};
 use super::{LockTable, Mode, Pending, Place, Rank, Xid};
 
-/// What a request is compared with to find its blockers.
+/// The part of a request that is compared to find its blockers.
 #[derive(Clone, Copy)]
 struct Request {
     xid: Xid,
@@ -24,7 +24,7 @@ impl Request {
     }
 }
 
-/// Locks of a transaction looked at before a search is cheaper.
+/// Most locks of a transaction that are inspected before a cycle search is cheaper.
 const DEPENDANT_CHECK_COUNT_MAX: usize = 64;
 
 impl LockTable {
@@ -47,7 +47,7 @@ impl LockTable {
         None
     }
 
-    /// Whether something stands in the way of a request (I2).
+    /// Whether a holder or another request blocks a request (I2).
     pub(super) fn is_blocked(&self, xid: Xid, pending: &Pending) -> bool {
         let request = Request { xid, mode: pending.mode, rank: pending.rank };
         match pending.place {
@@ -60,7 +60,7 @@ impl LockTable {
         }
     }
 
-    /// Whether anybody may wait for `xid`: false only when nobody does.
+    /// Whether any transaction may wait for `xid`: false only when none does.
     pub(super) fn is_waited_for(&self, xid: Xid) -> bool {
         let Some(owned) = self.owners.get(&xid) else { return false };
         !owned.interval_trees.is_empty()
@@ -131,7 +131,7 @@ impl LockTable {
     }
 }
 
-/// Blockers at one entry, without those that the nearest exclusive request ahead waits for anyway:
+/// Blockers at one entry, without the ones that the nearest exclusive request ahead waits for anyway:
 /// a hot record with many waiters then has a chain of edges, not their square.
 fn nearest_blockers(request: &Request, entry: &Entry, visit: &mut dyn FnMut(Xid)) {
     let end = entry.queue.partition_point(|queued| queued.rank < request.rank);

@@ -1,8 +1,9 @@
 //! Locks on key intervals of one tree.
 //!
-//! Held intervals of one transaction that touch are kept as one, so that a scan that moves on holds a
-//! single interval. Intervals are few and are searched one by one; the record locks that a new
-//! interval has to meet are found in an ordered index, which exists only where intervals do.
+//! Adjacent or overlapping intervals of one transaction are kept as one, so that an advancing scan
+//! holds a single interval. Intervals are few and are searched one by one. The record locks that
+//! conflict with a new interval are found in an ordered index, which exists only where intervals
+//! do.
 
 use std::collections::BTreeMap;
 use std::ops::Bound;
@@ -10,8 +11,8 @@ use std::ops::Bound;
 use super::records::{Entry, Records, Slot, Space};
 use super::{Mode, Rank, Xid};
 
-/// Locks up to this many are searched one by one rather than put in order. Small in tests, so that
-/// short schedules reach both ways.
+/// Most locks that are searched one by one instead of being ordered. Small in tests, so that short
+/// schedules reach both ways.
 pub(super) const SCAN_COUNT_MAX: usize = if cfg!(test) { 3 } else { 64 };
 
 /// One interval lock, held or queued.
@@ -21,7 +22,7 @@ pub(super) struct Interval {
     pub(super) high: Option<Box<[u8]>>,
     pub(super) xid: Xid,
     pub(super) mode: Mode,
-    /// `None` once it is held.
+    /// `None` for a held interval.
     pub(super) rank: Option<Rank>,
 }
 
@@ -30,7 +31,7 @@ impl Interval {
         Self { low: low.into(), high: high.map(Into::into), xid, mode, rank: Some(rank) }
     }
 
-    /// One key, held.
+    /// A held lock on one key, as an interval.
     pub(super) fn at(key: &[u8], xid: Xid, mode: Mode) -> Self {
         let high = [key, &[0]].concat();
         Self { low: key.into(), high: Some(high.into()), xid, mode, rank: None }
@@ -45,7 +46,7 @@ impl Interval {
             && other.starts_before_end(self.high.as_deref())
     }
 
-    /// Whether a request of `rank` has to wait for this interval, the modes aside.
+    /// Whether a request of `rank` has to wait for this interval, apart from the modes.
     pub(super) fn comes_before(&self, rank: Rank) -> bool {
         self.rank.is_none_or(|own| own < rank)
     }
@@ -96,7 +97,7 @@ pub(super) struct TreeLocks {
 }
 
 impl TreeLocks {
-    /// Puts the record locks of the tree in order when searching them all would take long.
+    /// Orders the record locks of the tree when searching them all would take long.
     pub(super) fn order_records(&mut self, space: Space, records: &Records) {
         if self.ordered.is_none() && records.len() > SCAN_COUNT_MAX {
             let keys =
@@ -142,7 +143,8 @@ impl TreeLocks {
         self.intervals.iter().filter(around).map(|interval| interval.mode).max()
     }
 
-    /// Strongest mode in which one held interval of a transaction covers all from `low` to `high`.
+    /// Strongest mode in which one held interval of a transaction covers all keys from `low` to
+    /// `high`.
     pub(super) fn held_cover(&self, xid: Xid, low: &[u8], high: Option<&[u8]>) -> Option<Mode> {
         let cover = |interval: &&Interval| interval.is_held_by(xid) && interval.covers(low, high);
         self.intervals.iter().filter(cover).map(|interval| interval.mode).max()
@@ -170,7 +172,7 @@ impl TreeLocks {
         }
     }
 
-    /// What a transaction holds in one mode.
+    /// Intervals that a transaction holds in one mode.
     pub(super) fn held_by(&self, xid: Xid, mode: Mode) -> impl Iterator<Item = Interval> {
         let is_held = move |interval: &&Interval| interval.is_held_by(xid) && interval.mode == mode;
         self.intervals.iter().filter(is_held).cloned()
@@ -204,8 +206,8 @@ impl TreeLocks {
         self.intervals.iter().map(Interval::bytes).sum::<usize>() + ordered_size
     }
 
-    /// Merges what the same transaction holds in the same mode next to `interval` into it, and drops
-    /// what it makes superfluous.
+    /// Extends `interval` by the adjacent intervals of its transaction in its mode, and drops the
+    /// intervals that it makes superfluous.
     fn absorb(&mut self, interval: &mut Interval) {
         let mut index = 0;
         while index < self.intervals.len() {

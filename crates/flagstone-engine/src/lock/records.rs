@@ -1,6 +1,6 @@
 //! Locks on single keys: a hash index over a slab of entries.
 //!
-//! Pages are keys of a space of their own. Entries keep their buffers when they are freed, so that a
+//! Pages are keys of their own space. Entries keep their buffers when they are freed, so that a
 //! steady load allocates nothing.
 
 use std::hash::{BuildHasher, Hash, Hasher};
@@ -9,7 +9,7 @@ use hashbrown::{DefaultHashBuilder, HashTable};
 
 use super::{Mode, Rank, Xid};
 
-/// A set of keys that locks are kept for: one tree, or all pages.
+/// A set of keys with locks: one tree, or all pages.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub(super) struct Space(u64);
 
@@ -67,7 +67,7 @@ impl Entry {
         self.holders.iter().find(|holder| holder.xid == xid).map(|holder| holder.mode)
     }
 
-    /// Makes `xid` a holder, or strengthens its lock. Says whether it is a new holder.
+    /// Makes `xid` a holder, or strengthens its lock. Returns whether the holder is new.
     pub(super) fn hold(&mut self, xid: Xid, mode: Mode) -> bool {
         if let Some(holder) = self.holders.iter_mut().find(|holder| holder.xid == xid) {
             holder.mode = holder.mode.max(mode);
@@ -90,8 +90,8 @@ impl Entry {
         self.queue.retain(|queued| queued.xid != xid);
     }
 
-    /// Notes those that a release may let in: up to the first exclusive request, which stands in the
-    /// way of all behind it whether it is granted or not.
+    /// Notes the requests that a release may let in: up to the first exclusive request, which
+    /// blocks all requests behind it whether it is granted or not.
     pub(super) fn note_first_waiters(&self, candidates: &mut Vec<(Rank, Xid)>) {
         for queued in &self.queue {
             candidates.push((queued.rank, queued.xid));
@@ -162,7 +162,7 @@ impl Records {
         (Slot(slot), true)
     }
 
-    /// Frees an entry that nobody holds or wants.
+    /// Frees an entry without holders and waiters.
     pub(super) fn remove(&mut self, slot: Slot) {
         let entry = &mut self.slab[slot.0 as usize];
         self.key_size -= entry.key.len();
@@ -208,5 +208,5 @@ impl Records {
     }
 }
 
-/// Slab that is kept when the last lock goes; a larger one was one big transaction.
+/// Largest slab kept when the last lock goes; a larger one came from one big transaction.
 const KEPT_ENTRY_COUNT_MAX: usize = 4096;

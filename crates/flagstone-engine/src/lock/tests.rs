@@ -170,8 +170,9 @@ fn an_idle_table_keeps_no_ordered_index() {
     assert!(table.trees.is_empty());
 }
 
-/// Goal (I7): locks of a transaction take no more memory than so many of records, whatever it touches, and stand where
-/// they stood. Method: records in order and in none, read and changed; others between them, beside them, and in the way.
+/// Goal (I7): locks of a transaction take no more memory than a fixed number of record locks,
+/// whatever it touches, and still cover the same keys. Method: records in order and in none, read
+/// and changed; locks of others between them, beside them, and in the way.
 #[test]
 fn very_many_record_locks_become_intervals() {
     let key = |number: u32| number.wrapping_mul(2_654_435_761).to_be_bytes();
@@ -198,7 +199,7 @@ fn very_many_record_locks_become_intervals() {
         assert_eq!(table.acquire(A, record(&key), X), LockOutcome::Granted);
     }
     assert!(table.bytes() < 1_500 * POINT_SIZE, "{} bytes", table.bytes());
-    // Others between them.
+    // Locks of others between them.
     let mut table = LockTable::within(1_000 * POINT_SIZE);
     let others = [5_000_u32, 5_003, 11_000];
     for other in others {
@@ -217,7 +218,7 @@ fn very_many_record_locks_become_intervals() {
     assert_eq!(table.release_all(A), vec![B]);
 }
 
-/// A target that a schedule owns.
+/// A target owned by a schedule.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Aim {
     Record(u32, [u8; 1]),
@@ -236,7 +237,7 @@ impl Aim {
         }
     }
 
-    /// The keys it stands for, as (space, number).
+    /// The keys of the target, as (space, number).
     fn points(&self) -> BTreeSet<(u32, u8)> {
         match *self {
             Self::Record(tree, [key]) => BTreeSet::from([(tree, key)]),
@@ -282,7 +283,7 @@ fn any_step() -> impl Strategy<Value = Step> {
     ]
 }
 
-/// What a schedule knows: every grant and every wait, with no cleverness.
+/// A schedule's knowledge: every grant and every wait, without any shortcut.
 struct Model {
     table: LockTable,
     actors: [Option<Xid>; ACTOR_COUNT],
@@ -303,7 +304,8 @@ impl Model {
         }
     }
 
-    /// Intervals that the table gave in place of records count as held, too: they are answers to nobody.
+    /// Counts the intervals that the table gave in place of records as held, too: no request was
+    /// answered with them.
     fn note_coarse(&mut self, xid: Xid) {
         for (space, tree) in &self.table.trees {
             let Some(number) = (0..2).find(|tree| Space::tree(*tree) == *space) else { continue };
@@ -399,7 +401,7 @@ impl Model {
         }
     }
 
-    /// Everybody whom `xid` may wait for, whatever the order of the queues.
+    /// All transactions that `xid` may wait for, whatever the order of the queues.
     fn may_wait_for(&self, xid: Xid) -> BTreeSet<Xid> {
         let mut found = BTreeSet::new();
         if let Some((aim, mode)) = self.waiting.get(&xid) {
@@ -456,8 +458,9 @@ impl Model {
 proptest! {
     #![proptest_config(ProptestConfig { cases: 2000, failure_persistence: None, ..Default::default() })]
 
-    /// Goal: mutual exclusion, no lost wake-up, every cycle found with its victim on it, everybody
-    /// finishes. Method: random schedules of seven actors; the model only knows what was answered.
+    /// Goal: mutual exclusion, no lost wake-up, every cycle found with its victim on it, every
+    /// transaction finishes. Method: random schedules of seven actors; the model knows only the
+    /// answers.
     #[test]
     fn random_schedules_exclude_wake_and_finish(
         steps in prop::collection::vec(any_step(), 1..80),

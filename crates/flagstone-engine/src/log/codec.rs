@@ -1,4 +1,4 @@
-//! Numbers, byte strings and lists as records hold them.
+//! Encoding of numbers, byte strings and lists in records.
 
 use std::marker::PhantomData;
 
@@ -48,7 +48,7 @@ impl<'a> Cursor<'a> {
         Self { rest: bytes }
     }
 
-    /// What has not been read.
+    /// The unread bytes.
     #[must_use]
     pub(crate) fn rest(&self) -> &'a [u8] {
         self.rest
@@ -113,7 +113,7 @@ impl<'a> Cursor<'a> {
         Ok(taken)
     }
 
-    /// All that has not been read.
+    /// All unread bytes.
     pub(crate) fn take_rest(&mut self) -> &'a [u8] {
         std::mem::take(&mut self.rest)
     }
@@ -169,7 +169,7 @@ impl<'a, T: Item<'a>> Items<'a, T> {
         ItemsIter { cursor: Cursor::new(self.bytes), marker: PhantomData }
     }
 
-    /// Appends the list so that more can follow it.
+    /// Appends the list in a form that more fields can follow.
     pub(super) fn put(&self, out: &mut Vec<u8>) {
         put_varint(out, self.count);
         if self.count > 0 {
@@ -183,7 +183,7 @@ impl<'a, T: Item<'a>> Items<'a, T> {
         out.extend_from_slice(self.bytes);
     }
 
-    /// Reads a list that more follows.
+    /// Reads a list that more fields follow.
     pub(super) fn take(input: &mut Cursor<'a>) -> Result<Self, RecordFault> {
         let count = input.varint()?;
         let bytes = if count > 0 { input.bytes()? } else { &[] };

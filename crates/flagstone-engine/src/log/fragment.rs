@@ -1,4 +1,4 @@
-//! Fragments: what one program writes.
+//! Fragments: one program each.
 //!
 //! ```text
 //!  0        4      6              10            13       16       20              28           32
@@ -6,7 +6,7 @@
 //!  | 4      | 2    | 4            | 3            | 3      | 4      | 8             | 4           |
 //! ```
 //!
-//! Little-endian. The checksum covers all that follows it, to the end of the payload. `first` is the
+//! Little-endian. The checksum covers all bytes after it, to the end of the payload. `first` is the
 //! offset in the payload of the first record that starts there, or 0xFFFFFF.
 
 use crc_fast::{CrcAlgorithm, checksum};
@@ -25,7 +25,7 @@ const NO_RECORD: u32 = 0xFF_FFFF;
 const _: () = assert!(4 + MAGIC.len() + 4 + 3 + 3 + 4 + 8 + 4 == HEADER_SIZE);
 const _: () = assert!(NO_RECORD as usize >= SIZE_END, "no offset may mean that there is none");
 
-/// What stands before the payload, the checksum aside.
+/// The header fields before the payload, except the checksum.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Header {
     /// Index of the fragment in its flush.
@@ -40,7 +40,7 @@ pub(crate) struct Header {
 }
 
 impl Header {
-    /// Sequence of the first fragment of the flush: all before it were complete (I2).
+    /// Sequence of the first fragment of the flush: all fragments before it were complete (I2).
     pub(crate) fn flush_start(&self) -> u64 {
         self.sequence.saturating_sub(u64::from(self.flush_index))
     }
@@ -105,8 +105,8 @@ pub(crate) fn parse(bytes: &[u8]) -> Option<Parsed<'_>> {
     Some(Parsed { header, crc, payload })
 }
 
-/// Makes checksum and chain of the fragments in `pages` fit whatever their bytes are, and says which
-/// pages changed: what stands behind the checksums is tested too.
+/// Corrects checksums and chain of the fragments in `pages` for any bytes in them, and returns the
+/// changed pages: the checks behind the checksums are tested too.
 #[cfg(feature = "seeded-bugs")]
 pub fn reseal_all(pages: &mut [&mut [u8]], slot_size: usize) -> Vec<usize> {
     let mut places = Vec::new();
@@ -135,8 +135,8 @@ pub fn reseal_all(pages: &mut [&mut [u8]], slot_size: usize) -> Vec<usize> {
     changed
 }
 
-/// Seals one fragment; its predecessor is the one of which `renamed` knows the new checksum. Returns
-/// the checksum before and after.
+/// Seals one fragment; if the checksum of its predecessor changed, `renamed` gives the new one.
+/// Returns the fragment's own checksum before and after.
 #[cfg(feature = "seeded-bugs")]
 fn reseal(bytes: &mut [u8], renamed: &hashbrown::HashMap<u32, u32>) -> Option<(u32, u32)> {
     let size = u32::from_le_bytes(*bytes.get(10..)?.first_chunk()?) & 0xFF_FFFF;

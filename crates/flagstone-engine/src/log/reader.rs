@@ -1,11 +1,11 @@
-//! Reading the log back: which fragments belong to it, and the records they hold.
+//! Reading the log back: the fragments that belong to it, and their records.
 //!
 //! A fragment that is read meets one of four fates:
 //!
 //! | fragment | fate | function |
 //! | --- | --- | --- |
 //! | continues the chain, same or later epoch | accepted | `accept` |
-//! | later epoch, continues from inside the last flush | what it replaces is dropped, then accepted | `roll_back` |
+//! | later epoch, continues inside the last flush | accepted; replaced fragments go | `roll_back` |
 //! | proves that a complete fragment is missing | the log ends with a fault (I5) | `proves_hole`, `leaves_gap` |
 //! | anything else: dead, a copy, left over from an older use of the block | skipped | `judge` |
 //!
@@ -26,31 +26,31 @@ use super::{COUNTER_MASK, ChainPoint, LogError, LogFault, LogGeometry, lsn};
 pub enum ReadStart {
     /// At a known point of the chain.
     Chain(ChainPoint),
-    /// At the first fragment that is found, whatever came before it.
+    /// At the first fragment found, whatever came before it.
     Anywhere,
 }
 
-/// What a cut may leave of the programs that were in flight.
+/// Programs in flight that may survive a cut.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Survivors {
-    /// Programs of one block reach flash in order: what comes later proves what comes before.
+    /// Programs of one block reach flash in order: a later one proves the earlier ones.
     Prefix,
-    /// Any subset of what was not synced.
+    /// Any subset of the programs since the last sync.
     AnySubset,
 }
 
-/// A page of the log as it was read.
+/// A page of the log as read.
 #[derive(Clone, Copy, Debug)]
 pub struct LogPage<'a> {
-    /// Its number.
+    /// Number of the page.
     pub number: u64,
-    /// Whether it is the first of its block.
+    /// Whether the page is the first of its block.
     pub opens_block: bool,
-    /// All its slots.
+    /// Bytes of all its slots.
     pub bytes: &'a [u8],
 }
 
-/// What was read of the block so far, from the page on at which reading began.
+/// State of the block so far, from the first page that was read.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Above {
     /// No page.
@@ -61,16 +61,16 @@ enum Above {
     Fragment(u64, u32),
 }
 
-/// Where the log ends.
+/// The end of the log.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct LogEnd {
-    /// Where the writer of the next epoch continues.
+    /// Point from which the writer of the next epoch continues.
     pub chain: ChainPoint,
     /// Log page of the last fragment; `None` when there is none.
     pub last_page: Option<u64>,
     /// LSN of the last record.
     pub last_lsn: Lsn,
-    /// LSN of the last record that ends before the tail: it stays, whatever becomes of the tail.
+    /// LSN of the last record that ends before the tail: it stands whatever happens to the tail.
     pub settled_lsn: Lsn,
     /// Set when the log ends because of damage and not because of a cut.
     pub fault: Option<LogFault>,
@@ -79,7 +79,7 @@ pub struct LogEnd {
 /// A fragment near the end, which may have been in flight at the cut.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct TailFragment {
-    /// Log page it was read from.
+    /// Log page of the fragment.
     pub page: u64,
     /// First slot.
     pub slot: u16,
@@ -91,7 +91,7 @@ pub struct TailFragment {
 struct Held {
     header: Header,
     is_streamed: bool,
-    /// LSN of the last record that ended before it.
+    /// LSN of the last record that ended before the fragment.
     before: Lsn,
     raw: TailFragment,
 }
@@ -111,7 +111,7 @@ struct Extent {
     lsn: Lsn,
 }
 
-/// Puts the log together from its pages.
+/// Reassembles the log from its pages.
 #[derive(Debug)]
 pub struct LogReader {
     geometry: LogGeometry,
@@ -125,9 +125,9 @@ pub struct LogReader {
     stream: Vec<u8>,
     /// Records not yet given out.
     extents: VecDeque<Extent>,
-    /// Start in the stream of the record that is not whole yet.
+    /// Start in the stream of the record that is still incomplete.
     partial: usize,
-    /// Epoch of the fragment in which that record starts.
+    /// Epoch of the fragment in which this record starts.
     partial_epoch: u32,
     /// Whether the start of a record has been seen.
     is_in_step: bool,
@@ -136,7 +136,7 @@ pub struct LogReader {
     is_finished: bool,
 }
 
-/// What to do with a fragment.
+/// Treatment of a fragment.
 enum Fate {
     Accept,
     RollBack(usize),
@@ -145,7 +145,7 @@ enum Fate {
 }
 
 impl LogReader {
-    /// A reader of pages of this geometry.
+    /// A reader for pages with this geometry.
     #[must_use]
     pub fn new(geometry: LogGeometry, start: ReadStart, survivors: Survivors) -> Self {
         let chain = match start {
@@ -171,11 +171,11 @@ impl LogReader {
         }
     }
 
-    /// Takes in the slots of one log page. Pages come in the order of their numbers.
+    /// Reads the slots of one log page. Pages come in the order of their numbers.
     ///
-    /// Slots are used from front to back, and a page is left for good when a cut may have torn one:
-    /// nothing after the first slot without a fragment counts. So the inside of a torn fragment is
-    /// never taken for a fragment.
+    /// Slots are used from front to back, and the writer abandons a page when a cut may have torn
+    /// one of its fragments: nothing after the first slot without a fragment counts. So the inside
+    /// of a torn fragment is never taken for a fragment.
     pub fn feed(&mut self, page: LogPage<'_>) {
         self.compact();
         self.first_page.get_or_insert(page.number);
@@ -202,10 +202,11 @@ impl LogReader {
         self.look_behind(page.number, behind);
     }
 
-    /// Whole flushes behind a slot without one prove that it held one (I5).
+    /// Finds a lost fragment: whole flushes behind a slot without a fragment prove that it held one
+    /// (I5).
     ///
-    /// What looks like a fragment may be bytes of a caller inside a torn one: it counts only with a
-    /// sequence that the missing slots explain.
+    /// Apparent fragments may be a caller's bytes inside a torn fragment: one counts only if the
+    /// missing slots explain its sequence.
     fn look_behind(&mut self, page: u64, behind: &[u8]) {
         let Some(chain) = self.chain.filter(|_| self.survivors == Survivors::Prefix) else {
             return;
@@ -227,7 +228,7 @@ impl LogReader {
         }
     }
 
-    /// Ends reading: what the last flush left is taken as it is. More records may follow from it.
+    /// Ends reading: the rest of the last flush is accepted. More records may follow from it.
     pub fn finish(&mut self) -> LogEnd {
         self.compact();
         self.settle();
@@ -241,9 +242,9 @@ impl LogReader {
         }
     }
 
-    /// The next record that cannot be taken back, with its LSN.
+    /// The next record that no later fragment can take back, with its LSN.
     ///
-    /// To keep memory low, take all there are after each page.
+    /// To keep memory low, take all available records after each page.
     pub(crate) fn next_record(&mut self) -> Option<Result<(Lsn, Record<'_>), LogError>> {
         let (lsn, body) = self.next_bytes()?;
         Some(
@@ -251,7 +252,7 @@ impl LogReader {
         )
     }
 
-    /// The bytes of the next record that cannot be taken back, with its LSN.
+    /// The bytes of the next record that no later fragment can take back, with its LSN.
     pub fn next_bytes(&mut self) -> Option<(Lsn, &[u8])> {
         let extent = self.extents.pop_front()?;
         Some((extent.lsn, self.stream.get(extent.body..extent.end).unwrap_or(&[])))
@@ -259,8 +260,8 @@ impl LogReader {
 
     /// Fragments of the last flush and of the last page, in order.
     ///
-    /// They may have been in flight at the cut: reading well once proves nothing, so restart
-    /// programs them again on a later page before it relies on them (rule D11).
+    /// These fragments may have been in flight at the cut: one good read proves nothing, so restart
+    /// programs them again on a later page before anything relies on them (rule D11).
     pub fn tail(&self) -> impl Iterator<Item = &TailFragment> {
         self.held.iter().map(|held| &held.raw)
     }
@@ -312,7 +313,7 @@ impl LogReader {
         self.survivors == Survivors::Prefix && is_gap && is_later
     }
 
-    /// Whether the index within the flush fits what came before.
+    /// Whether the index within the flush continues the fragment before.
     fn continues_flush(&self, chain: &ChainPoint, header: &Header) -> bool {
         if header.flush_index == 0 {
             return true;
@@ -322,7 +323,7 @@ impl LogReader {
         header.epoch == chain.epoch && self.held.back().is_none_or(follows_index)
     }
 
-    /// How many held fragments come before `header`, when it replaces one that is not settled.
+    /// Number of held fragments before `header`, if it replaces an unsettled one.
     fn held_before(&self, header: &Header) -> Option<usize> {
         self.held.iter().position(|held| {
             !held.is_streamed
@@ -361,7 +362,7 @@ impl LogReader {
         self.held = held;
     }
 
-    /// Whether the stream itself is damaged; a missing fragment leaves what comes before it good.
+    /// Whether the stream itself is damaged; a missing fragment leaves the stream before it good.
     fn is_damaged_inside(&self) -> bool {
         !matches!(self.fault, None | Some(LogFault::Missing { .. }))
     }

@@ -11,10 +11,11 @@
 //! 7 Open        epoch
 //! 8 Commit      changes to the end, with their trees
 //! 12 Commit     group | runs: list | dropped: list | the rest as 8
-//! 10 Copy       cycle | tree | newest LSN | changes to the end, with how far below it each is
+//! 10 Copy       cycle | tree | newest LSN | changes to the end, each with its distance below
 //! ```
 //!
-//! Changes are packed as the delta module says, opaque here. Most commits are small, and have nothing else.
+//! Changes are packed as in the delta module, opaque here. Most commits are small, and have nothing
+//! else.
 //!
 //! The LSN of a record is the epoch of the fragment in which it starts, and its counter.
 
@@ -32,7 +33,7 @@ pub(crate) struct Separator<'a> {
     pub child: LogicalPage,
 }
 
-/// Bytes that mean something to whoever wrote them: a key, a descriptor, a spilled run.
+/// Bytes with a meaning only for their writer: a key, a descriptor, a spilled run.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Blob<'a>(pub &'a [u8]);
 
@@ -43,26 +44,26 @@ pub(crate) struct Install<'a> {
     pub group: GroupId,
     /// Tree that changes.
     pub tree: u32,
-    /// Level of the node that the separators go to; leaves are level 0.
+    /// Level of the node that receives the separators; leaves are level 0.
     pub level: u8,
     /// Separators to put.
     pub puts: Items<'a, Separator<'a>>,
-    /// Keys whose separators go.
+    /// Keys whose separators are removed.
     pub deletes: Items<'a, Blob<'a>>,
-    /// Pages of nodes that merged into their neighbours.
+    /// Pages of nodes that were merged into their neighbours.
     pub trims: Items<'a, LogicalPage>,
-    /// Descriptors of large values that nothing refers to any more.
+    /// Descriptors of large values without references.
     pub dropped: Items<'a, Blob<'a>>,
 }
 
-/// Pages of a claim that follow each other, and so do their versions.
+/// Pages of a claim with consecutive numbers and consecutive versions.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct ClaimedSpan {
     /// First page.
     pub page: LogicalPage,
-    /// How far its version is above the lowest one of the claim.
+    /// Distance of the first page's version from the lowest version of the claim.
     pub above: u64,
-    /// Pages.
+    /// Number of pages.
     pub count: u32,
 }
 
@@ -71,39 +72,41 @@ pub(crate) struct ClaimedSpan {
 pub(crate) enum Record<'a> {
     /// A transaction is committed.
     Commit {
-        /// Group of pages that become valid with it; `GroupId::NONE` when there is none.
+        /// Group of pages that become valid with the commit; `GroupId::NONE` when there is none.
         group: GroupId,
-        /// Its changes, packed; the number of each is its tree.
+        /// Changes of the transaction, packed; the number of each change is its tree.
         changes: &'a [u8],
-        /// Its spilled changes.
+        /// Spilled changes of the transaction.
         runs: Items<'a, Blob<'a>>,
-        /// Descriptors of large values that it stored and no longer needs.
+        /// Descriptors of large values that the transaction stored and no longer needs.
         dropped: Items<'a, Blob<'a>>,
     },
     /// The structure of a tree changes.
     Install(Install<'a>),
-    /// Live deltas of older commits, so that the head of the log may pass those.
+    /// Live deltas of older commits, so that the head of the log may pass these commits.
     Copy {
-        /// Checkpoint that copies.
+        /// Number of the checkpoint that copies.
         cycle: u32,
         /// Tree of the deltas.
         tree: u32,
-        /// No LSN of the deltas is above it.
+        /// Upper bound of the deltas' LSNs.
         newest: Lsn,
-        /// The deltas, packed; the number of each says how far below `newest` its commit is.
+        /// The deltas, packed; the number of each delta is the distance of its commit below
+        /// `newest`.
         changes: &'a [u8],
     },
-    /// A group of claimed leaves was committed by a flag before this record, or is by the next one;
-    /// nothing rests on it but the order of what was changed before and after.
+    /// A group of claimed leaves was committed by a flag before this record, or is by the next
+    /// record. The marker only keeps changes before and after it apart.
     Claimed {
         /// The group.
         group: GroupId,
-        /// Lowest version of its pages.
+        /// Lowest version of the group's pages.
         lowest: Version,
-        /// Its pages, where the next record commits it: damage may take one that nothing else names.
+        /// Pages of the group, if the next record commits it: damage may take a page that nothing
+        /// else names.
         spans: Items<'a, ClaimedSpan>,
     },
-    /// A restart is complete; the first record of its epoch.
+    /// A restart is complete: the first record of its epoch.
     Open {
         /// The epoch.
         epoch: u32,
@@ -164,7 +167,7 @@ impl<'a> Record<'a> {
 
     /// Reads kind and body, which fill `bytes`.
     ///
-    /// Lists are not walked: their elements are checked when they are.
+    /// Lists are not walked here: their elements are checked when the list is walked.
     ///
     /// # Errors
     ///
@@ -275,7 +278,7 @@ impl Item<'_> for LogicalPage {
     }
 }
 
-/// Epoch and counter apart: four bytes for most, where the whole number takes seven.
+/// Epoch and counter apart: four bytes for most LSNs, instead of seven for the whole number.
 fn put_lsn(out: &mut Vec<u8>, lsn: Lsn) {
     put_varint(out, lsn.0 >> COUNTER_BITS);
     put_varint(out, lsn.0 & COUNTER_MASK);

@@ -1,4 +1,5 @@
-//! Facts about the log, each on simulated pages: what is programmed, what a cut leaves, what is read.
+//! Facts about the log, each on simulated pages: the bytes programmed, the state after a cut, the
+//! records read.
 
 mod properties;
 
@@ -17,7 +18,7 @@ struct Pages {
     slots_used: u16,
 }
 
-/// A fragment's place.
+/// The place of a fragment.
 #[derive(Clone, Copy, Debug)]
 struct Place {
     page: usize,
@@ -97,7 +98,7 @@ impl Pages {
     }
 }
 
-/// What a reader made of the pages: LSNs with the deltas of their commits.
+/// A reader's result: LSNs with the deltas of their commits.
 #[derive(Clone, Debug, PartialEq, Eq)]
 struct Reading {
     records: Vec<(Lsn, Vec<u8>)>,
@@ -105,7 +106,7 @@ struct Reading {
     tail: Vec<TailFragment>,
 }
 
-/// A page of a log whose blocks have this many.
+/// A page of a log with this many pages per block.
 fn log_page(number: usize, bytes: &[u8]) -> LogPage<'_> {
     let opens_block = number.is_multiple_of(PAGES_PER_BLOCK);
     LogPage { number: number as u64, opens_block, bytes }
@@ -233,7 +234,8 @@ fn all_records(pages: &Pages) -> Vec<Lsn> {
     lsns
 }
 
-/// Goal (D3): a marker that a cut tore and a later restart writes again is the same fragment.
+/// Goal (D3): a marker torn by a cut and the marker that a later restart writes are the same
+/// fragment.
 #[test]
 fn an_epoch_begins_with_a_flush_of_its_marker_alone() {
     let mut fragments = Vec::new();
@@ -527,7 +529,7 @@ fn reading_starts_at_a_checkpointed_position() {
     pages.flush(&mut writer);
     let reading = pages.read_from(ReadStart::Chain(start), page);
     assert_eq!(values(&reading), [b"after"]);
-    // Of what the position stands behind, nothing is read.
+    // Nothing before the position is read.
     assert_eq!(reading.end, LogEnd { settled_lsn: Lsn::ZERO, ..pages.read().end });
 }
 
@@ -625,7 +627,7 @@ fn geometries_without_room_are_refused() {
     assert_eq!(LogGeometry::new(1 << 20, 16), None);
 }
 
-/// A log of several flushes: where each fragment is, and which records were pending in its flush.
+/// A log of several flushes: place of each fragment, and pending records of its flush.
 struct Written {
     pages: Pages,
     records: Vec<(Lsn, Vec<u8>)>,
@@ -667,7 +669,7 @@ fn every_truncation_leaves_a_prefix_of_whole_flushes_and_more() {
     }
 }
 
-/// Goal: a damaged byte never gives a wrong record, and is noticed unless a cut could have done it.
+/// Goal: a damaged byte never gives a wrong record, and is noticed unless a cut explains it.
 #[test]
 fn every_damaged_byte_gives_a_prefix_and_a_fault_unless_it_is_at_the_end() {
     let written = write(geometry(128, 2), &[vec![5, 30], vec![300], vec![1, 2], vec![200]]);

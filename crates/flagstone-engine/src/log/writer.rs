@@ -6,10 +6,10 @@
 //!                             one at a time: commits that arrive meanwhile gather for the next
 //! ```
 //!
-//! An epoch begins with a flush that holds its marker and nothing else. So long as that is not
-//! durable nothing of the epoch is, and a restart that does not find it writes the same bytes again:
-//! no number ever names two records (rule D3). Long before its counters run out an epoch ends, and
-//! the next one begins behind it.
+//! An epoch begins with a flush that holds only its marker. Until the marker is durable nothing of
+//! the epoch is, and a restart that does not find the marker writes the same bytes again: no number
+//! ever names two records (rule D3). An epoch ends long before its counters run out, and the next
+//! one begins behind it.
 
 use flagstone_space::Lsn;
 
@@ -18,32 +18,33 @@ use super::fragment::{HEADER_SIZE, Header, write_header};
 use super::record::Record;
 use super::{ChainPoint, EPOCH_MAX, LogError, LogGeometry, lsn};
 
-/// What one program writes.
+/// Bytes of one program.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Fragment {
     /// Header, payload and 0xFF up to the end of the last slot.
     pub bytes: Vec<u8>,
-    /// Slots of the page that it takes.
+    /// Slots of the page that the fragment takes.
     pub slots: u16,
-    /// Records up to here are on flash when this fragment and all before it are.
+    /// LSN up to which records are on flash when this fragment and all fragments before it are.
     pub upto: Lsn,
 }
 
-/// Fragments to program, in order, each where the one before ended.
+/// Fragments to program, in order, each behind the fragment before it.
 ///
-/// When a program fails, that fragment and all after it are programmed again on later pages: the
+/// When a program fails, its fragment and all later ones are programmed again on later pages: the
 /// reader takes fragments in the order of log pages only.
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[must_use]
 pub struct Flush {
-    /// The fragments. The first goes into the rest of the current page if it fits there, the
-    /// others start pages.
+    /// The fragments. The first goes into the rest of the current page if it fits there; each other
+    /// one starts a page.
     pub fragments: Vec<Fragment>,
-    /// Durable LSN once all fragments are.
+    /// Durable LSN once all fragments are on flash.
     pub upto: Lsn,
 }
 
-/// Records after which an epoch ends: far below what a counter holds, for what is pending at a time.
+/// Records after which an epoch ends: far below the range of a counter, to leave room for pending
+/// records.
 const EPOCH_RECORDS: u64 = 1 << 31;
 
 /// Buffers kept from completed flushes.
@@ -57,7 +58,7 @@ pub struct LogWriter {
     counter: u64,
     /// Frames not cut yet.
     pending: Vec<u8>,
-    /// Where each frame in `pending` ends.
+    /// End of each frame in `pending`.
     ends: Vec<usize>,
     scratch: Vec<u8>,
     chain: ChainPoint,
@@ -72,7 +73,7 @@ pub struct LogWriter {
 impl LogWriter {
     /// A writer for a restart epoch, which continues the chain after `after`.
     ///
-    /// Its first fragment goes on a fresh page (I3). `durable` is the last LSN found by restart.
+    /// The first fragment goes on a fresh page (I3). `durable` is the last LSN found by restart.
     ///
     /// # Errors
     ///
@@ -99,7 +100,7 @@ impl LogWriter {
         })
     }
 
-    /// Appends the marker of the epoch, unless that was done: before any other record.
+    /// Appends the marker of the epoch before any other record, unless it was appended already.
     pub(crate) fn open(&mut self) {
         if self.counter == 0 {
             self.append(&Record::Open { epoch: self.epoch });
@@ -107,7 +108,7 @@ impl LogWriter {
         }
     }
 
-    /// The marker of the epoch, while it waits for the flush that it has for itself.
+    /// The marker of the epoch, while it waits for its own flush.
     pub(crate) fn marker(&self) -> Option<Lsn> {
         self.is_opening.then(|| lsn(self.epoch, 1))
     }
@@ -117,7 +118,7 @@ impl LogWriter {
         self.append_with(|out| record.encode(out))
     }
 
-    /// Adds a record that `encode` writes.
+    /// Adds a record written by `encode`.
     pub fn append_with(&mut self, encode: impl FnOnce(&mut Vec<u8>)) -> Lsn {
         self.counter += 1;
         self.has_appended = true;
@@ -130,7 +131,8 @@ impl LogWriter {
         lsn(self.epoch, self.counter)
     }
 
-    /// Leaves out `count` LSNs: the next record's own stands for what lies just below it.
+    /// Skips `count` LSNs: the next record's own LSN then stands for the skipped ones just below
+    /// it.
     pub(crate) fn skip(&mut self, count: u64) {
         self.counter += count;
     }
@@ -158,36 +160,37 @@ impl LogWriter {
         self.pending.len()
     }
 
-    /// The last LSN whose record is on flash with all before it.
+    /// The last LSN up to which all records are on flash.
     #[must_use]
     pub fn durable(&self) -> Lsn {
         self.durable
     }
 
-    /// The LSN that is durable once everything appended is.
+    /// The LSN that is durable once all appended records are.
     #[must_use]
     pub fn appended(&self) -> Lsn {
         let before = self.in_flight.unwrap_or(self.durable);
         if self.counter == 0 { before } else { lsn(self.epoch, self.counter) }
     }
 
-    /// Where the next flush continues the chain: a place to read from for a checkpoint.
+    /// Point at which the next flush continues the chain: a checkpoint can name it as a place to
+    /// read from.
     #[must_use]
     pub fn chain(&self) -> ChainPoint {
         self.chain
     }
 
     #[cfg(test)]
-    /// Fragments that everything pending would take now.
+    /// Number of fragments that all pending records would take now.
     #[must_use]
     pub(crate) fn pending_fragments(&self, geometry: LogGeometry, slots_left: u16) -> usize {
         let room = first_room(geometry, slots_left, self.pending.len());
         fragment_count(geometry, room, self.pending.len())
     }
 
-    /// Cuts everything pending into fragments; `slots_left` slots of the current page are free,
-    /// and left alone when a flush that starts a page takes fewer programs. The marker of an epoch
-    /// is cut alone.
+    /// Cuts all pending records into fragments. `slots_left` slots of the current page are free;
+    /// they stay unused when a flush that starts a new page takes fewer programs. The marker of an
+    /// epoch is cut alone.
     ///
     /// `None` when nothing is pending or a flush is in flight.
     pub fn seal(&mut self, geometry: LogGeometry, slots_left: u16) -> Option<Flush> {
@@ -232,7 +235,7 @@ impl LogWriter {
         Some(Flush { fragments, upto })
     }
 
-    /// The counter of a pending record, which begins with it.
+    /// The counter of a pending record, read from its frame.
     fn counter_of(&self, index: usize) -> Option<u64> {
         let begin =
             index.checked_sub(1).map_or(Some(0), |before| self.ends.get(before).copied())?;
@@ -241,7 +244,7 @@ impl LogWriter {
         frame.varint().ok()
     }
 
-    /// Leaves the first `count` records to be cut: the others stay pending.
+    /// Puts all records but the first `count` back among the pending ones.
     fn put_back_behind(&mut self, count: usize, pending: &mut Vec<u8>, ends: &mut Vec<usize>) {
         let cut = ends[count - 1];
         self.pending.extend_from_slice(&pending[cut..]);
@@ -252,11 +255,11 @@ impl LogWriter {
 
     /// Notes that every fragment of the flush in flight is on flash, and returns the durable LSN.
     ///
-    /// On flash means what rule D9 means: no later program can harm it.
+    /// "On flash" is meant as in rule D9: no later program can harm the fragments.
     ///
     /// # Panics
     ///
-    /// If `flush` is not the one in flight: something would be acknowledged that is not durable.
+    /// If `flush` is not the flush in flight: a commit would be acknowledged that is not durable.
     pub fn completed(&mut self, flush: Flush) -> Lsn {
         assert_eq!(self.in_flight, Some(flush.upto), "only the flush in flight is completed");
         assert!(flush.upto > self.durable, "the durable LSN never goes back");
@@ -299,7 +302,7 @@ impl LogWriter {
         Fragment { bytes, slots, upto }
     }
 
-    /// Keeps the memory of what was cut, unless records wait in other memory.
+    /// Keeps the buffers of a cut flush for reuse, unless records are pending in other buffers.
     fn keep(&mut self, mut pending: Vec<u8>, mut ends: Vec<usize>) {
         if !self.pending.is_empty() {
             return;
@@ -313,13 +316,13 @@ impl LogWriter {
 
 /// Progress of cutting one flush.
 struct Cutter<'a> {
-    /// Where each record ends.
+    /// End of each record.
     ends: &'a [usize],
     /// Counter of the last record.
     last: u64,
-    /// First byte not cut.
+    /// First byte not cut yet.
     start: usize,
-    /// Records that end before `start`.
+    /// Number of records that end before `start`.
     done: usize,
     index: u32,
 }
@@ -337,15 +340,15 @@ impl Cutter<'_> {
         first
     }
 
-    /// Start of the record after the one that is cut in two here.
+    /// Start of the record after the record that is cut in two here.
     fn next_start(&self) -> Option<usize> {
         let last = self.ends.len() - 1;
         (self.done < last).then(|| self.ends[self.done])
     }
 }
 
-/// Slots of the current page that a flush of `size` bytes uses: none when they only cost it a
-/// program more.
+/// Slots of the current page that a flush of `size` bytes uses: none when using them costs one more
+/// program.
 fn first_room(geometry: LogGeometry, slots_left: u16, size: usize) -> u16 {
     let is_worth = fragment_count(geometry, slots_left, size) <= fragment_count(geometry, 0, size);
     if is_worth { slots_left } else { 0 }

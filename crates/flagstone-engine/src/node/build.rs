@@ -11,11 +11,11 @@ use super::{
 };
 use crate::delta::{KeyRange, put_varint, varint_size};
 
-/// Longest key that is taken whole as a separator: short keys of one size keep the parent in the
-/// fixed layout, which is worth more than the bytes saved.
+/// Longest key taken whole as a separator: short keys of one size keep the parent in the fixed
+/// layout, which is worth more than the bytes saved by a shorter separator.
 const WHOLE_SEPARATOR_SIZE_MAX: usize = 16;
 
-/// What all pages of one build have in common.
+/// Properties shared by all pages of one build.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Shape {
     pub(super) tree: u32,
@@ -43,7 +43,7 @@ pub(crate) fn build_leaves<'a>(
     build(Shape { tree, level: 0, page_size, fill }, range, &items)
 }
 
-/// Packs sorted entries into one leaf; `None` when they need more.
+/// Packs sorted entries into one leaf; `None` when they need more than one.
 ///
 /// # Errors
 ///
@@ -61,7 +61,7 @@ pub(super) fn build_leaf<'a>(
     Ok(fits.then(|| Built { low_key: range.low.to_vec(), image: write_page(shape, range, &items) }))
 }
 
-/// A leaf without entries for all keys of a tree: what a root is before it is first written.
+/// A leaf without entries for all keys of a tree: the content of a root before its first write.
 #[must_use]
 pub fn empty_leaf(tree: u32, page_size: usize) -> Vec<u8> {
     let fill = FillPolicy::Balanced;
@@ -136,14 +136,15 @@ fn payload_size(payload: &Payload<'_>) -> usize {
 }
 
 /// The fence before item `at` when a page begins there: for inner nodes the separator itself, for
-/// leaves the shortest key that parts the neighbours.
+/// leaves the shortest key between the neighbours.
 fn fence<'a>(items: &[Item<'a>], at: usize) -> &'a [u8] {
     let Some((right, payload)) = items.get(at) else { return &[] };
     let left = at.checked_sub(1).and_then(|before| items.get(before)).map_or(&[][..], |it| it.0);
     if matches!(payload, Payload::Child(_)) { right } else { separator_of(left, right) }
 }
 
-/// What parts two neighbouring keys of leaves: the shortest key above the left one, or the right one.
+/// The separator of two neighbouring keys of leaves: the shortest key above the left one, or the
+/// right key itself.
 pub(crate) fn separator_of<'a>(left: &[u8], right: &'a [u8]) -> &'a [u8] {
     if left.len() == right.len() && right.len() <= WHOLE_SEPARATOR_SIZE_MAX {
         return right;
@@ -151,7 +152,7 @@ pub(crate) fn separator_of<'a>(left: &[u8], right: &'a [u8]) -> &'a [u8] {
     right.get(..=common_size(left, right)).unwrap_or(right)
 }
 
-/// Sizes of a run of entries, kept so that one more costs O(1).
+/// Sizes of a run of entries, updated in O(1) for one more entry.
 #[derive(Clone, Debug, Default)]
 struct Sizes {
     count: usize,
@@ -159,7 +160,7 @@ struct Sizes {
     value_bytes: usize,
     /// Varints of a slotted leaf, before prefix truncation.
     varint_bytes: usize,
-    /// Entries whose suffix is stored; all but the first of an inner node.
+    /// Number of entries whose suffix is stored; all but the first of an inner node.
     suffix_count: usize,
     key_size: usize,
     value_size: usize,
@@ -204,7 +205,7 @@ impl Sizes {
         self.count * SLOT_SIZE + self.varint_bytes + suffix_bytes + self.value_bytes
     }
 
-    /// The layout they take; the end of a slotted one is not known yet.
+    /// The layout of the entries; the end of a slotted one is not known yet.
     fn layout(&self, prefix_size: usize) -> Layout {
         let slotted = self.slotted_size(prefix_size);
         if self.fixed_size(prefix_size).is_none_or(|fixed| fixed > slotted) {
@@ -220,7 +221,7 @@ impl Sizes {
         self.page_size_with(fences, shared_prefix(range))
     }
 
-    /// The same for fences of so many bytes; a shorter prefix never makes it less.
+    /// As `page_size`, for fences of `fence_bytes`; a shorter prefix never makes the page smaller.
     fn page_size_with(&self, fence_bytes: usize, prefix_size: usize) -> usize {
         let slotted = self.slotted_size(prefix_size);
         let entries = self.fixed_size(prefix_size).map_or(slotted, |fixed| fixed.min(slotted));
@@ -228,12 +229,12 @@ impl Sizes {
     }
 }
 
-/// What every key between the fences begins with.
+/// Size of the prefix that every key between the fences shares.
 fn shared_prefix(range: KeyRange<'_>) -> usize {
     range.high.map_or(0, |high| common_size(range.low, high))
 }
 
-/// Where pages end, the last one left out.
+/// The ends of all pages but the last.
 fn plan(shape: Shape, range: KeyRange<'_>, items: &[Item<'_>]) -> Result<Vec<usize>, NodeError> {
     if Sizes::of(items).page_size(range) <= shape.page_size {
         return Ok(Vec::new());
@@ -249,7 +250,7 @@ fn plan(shape: Shape, range: KeyRange<'_>, items: &[Item<'_>]) -> Result<Vec<usi
     Ok(other.unwrap_or(full))
 }
 
-/// Cuts before item `end` and fills the pages on either side from the left; `None` when that takes
+/// Cuts before item `end` and fills the pages on either side from the left; `None` when this takes
 /// more than `page_count` pages.
 fn plan_behind(
     shape: Shape,
@@ -289,7 +290,7 @@ fn plan_full(
     Ok(cuts)
 }
 
-/// How far a page reaches that begins at `start`; `start` itself when nothing fits.
+/// End of a page that begins at `start`; `start` itself when nothing fits.
 fn page_end(shape: Shape, range: KeyRange<'_>, items: &[Item<'_>], start: usize) -> usize {
     let mut sizes = Sizes::default();
     let mut end = start;
@@ -297,7 +298,7 @@ fn page_end(shape: Shape, range: KeyRange<'_>, items: &[Item<'_>], start: usize)
         sizes.add(item);
         let next = index + 1;
         let fits_any = |(behind, _): &Item<'_>| {
-            // Whatever of it becomes the fence, and has in common with the low one.
+            // Upper bound: the whole key as the fence, and no prefix shared with the low fence.
             sizes.page_size_with(range.low.len() + behind.len(), 0) <= shape.page_size
         };
         if items.get(next).is_some_and(fits_any) {

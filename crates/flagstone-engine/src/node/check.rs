@@ -1,4 +1,4 @@
-//! Checking a page from flash before anything relies on it (N4).
+//! Checking a page from flash before anything relies on its bytes (N4).
 
 use super::layout::{
     CHILD_SIZE, HEADER_SIZE, Header, Layout, MAGIC, SLOT_SIZE, common_size, flags_are_known,
@@ -56,7 +56,7 @@ pub(super) fn check_entries(view: &NodeView<'_>) -> Result<(), NodeFault> {
     check_order(view)
 }
 
-/// Records lie one behind the other, from the end of the slots on, and each fills its place.
+/// Checks that records lie one behind the other after the slots, and that each fills its place.
 fn check_records(view: &NodeView<'_>, end: u16) -> Result<(), NodeFault> {
     let mut expected = view.header().entries_start() + view.count() * SLOT_SIZE;
     if expected > usize::from(end) {
@@ -74,7 +74,7 @@ fn check_records(view: &NodeView<'_>, end: u16) -> Result<(), NodeFault> {
     if expected == usize::from(end) { Ok(()) } else { Err(NodeFault::Bounds) }
 }
 
-/// Suffixes ascend and lie between those of the fences (N1, N2).
+/// Checks that suffixes ascend and lie between the suffixes of the fences (N1, N2).
 fn check_order(view: &NodeView<'_>) -> Result<(), NodeFault> {
     let prefix_size = view.prefix().len();
     let low = view.low().get(prefix_size..).unwrap_or(&[]);

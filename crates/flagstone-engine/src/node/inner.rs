@@ -20,7 +20,7 @@ impl Children {
         children
     }
 
-    /// Takes in the children of a node whose keys lie behind all others.
+    /// Adds the children of a node whose keys lie after all others.
     fn extend(&mut self, view: &NodeView<'_>) {
         for index in 0..view.count() {
             let start = self.keys.len();
@@ -51,7 +51,7 @@ impl Children {
         }
     }
 
-    /// Sets the child behind a separator and says where the separator went.
+    /// Sets the child of a separator and returns the separator's place.
     fn put(&mut self, key: &[u8], child: LogicalPage) -> Arrival {
         match self.search(key) {
             Ok(index) => {
@@ -68,7 +68,7 @@ impl Children {
     }
 }
 
-/// Where a separator went.
+/// Place at which a separator was set.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Arrival {
     Replaced,
@@ -99,8 +99,8 @@ pub fn inner_with(
     children.build((view.tree(), view.level()), range, page_size, fill)
 }
 
-/// The children of two neighbours in one inner node, or where one is too small in several that are about
-/// equally full.
+/// The children of two neighbours in one inner node, or in several equally full ones when one is
+/// too small.
 ///
 /// # Errors
 ///

@@ -1,24 +1,24 @@
-//! One entry more in a leaf, by moving bytes: a build would look at every entry again.
+//! Inserting one entry into a leaf by moving bytes: a build would walk every entry again.
 //!
-//! Owns the case in which the layout stays; everything else is left to a build, which picks the
-//! layout by looking at all entries (N3). Its image is the one that a build gives.
+//! Owns the case in which the layout stays. Every other case is left to a build, which picks the
+//! layout by looking at all entries (N3). Both give the same image.
 
 use super::layout::{HEADER_SIZE, Layout, SLOT_SIZE};
 use super::{NodeView, ValueRef, key_size_max, value_size_max};
 use crate::delta::put_varint;
 
-/// Where the header counts the entries.
+/// Offset of the entry count in the header.
 const COUNT_OFFSET: usize = 8;
-/// Where it says where the last record ends.
+/// Offset of the last record's end in the header.
 const END_OFFSET: usize = super::layout::LAYOUT_OFFSET;
 
-/// Keys below it take one byte for their size, with or without a prefix.
+/// Keys shorter than this take one byte for their size, with or without a prefix.
 const SHORT_KEY_SIZE: usize = 128;
 
 const _: () = assert!(COUNT_OFFSET < END_OFFSET && END_OFFSET + 2 <= HEADER_SIZE);
 
-/// The leaf with an entry put before entry `index`, where it belongs; `None` when a build has to
-/// decide, if only that it does not fit.
+/// The leaf with an entry added before entry `index`, its place in key order; `None` when a build
+/// has to decide, even if only that the entry does not fit.
 #[must_use]
 pub fn with_inserted(
     view: &NodeView<'_>,
@@ -126,9 +126,9 @@ mod tests {
         pages.is_empty().then_some(page.image)
     }
 
-    /// Goal: an insert gives the image that a build gives, or leaves it to a build, and that only
-    /// where it must. Method: rows of one size and of many, with and without a prefix, inserted one
-    /// by one at seeded places until the page is full.
+    /// Goal: an insert gives the same image as a build, and leaves to a build only the cases that
+    /// need one. Method: rows of one size and of many, with and without a prefix, inserted one by
+    /// one at seeded places until the page is full.
     #[test]
     fn an_insert_gives_what_a_build_gives() {
         let mut state = 7_u64;
@@ -155,7 +155,8 @@ mod tests {
                     moved += 1;
                 }
             }
-            // The first entry, one that first has another size, and one that does not fit.
+            // Left to a build: the first entry, the first entry of another size, and the entry that
+            // does not fit.
             assert!(moved + 3 >= rows.len(), "{moved} of {} rows were moved in", rows.len());
         }
     }

@@ -1,10 +1,10 @@
-//! The header of a node and where everything behind it lies.
+//! The header of a node, and the places of everything behind it.
 
 /// Format byte: `F`, version 1.
 pub(super) const MAGIC: u8 = 0xF1;
 /// Bytes of the header.
 pub(super) const HEADER_SIZE: usize = 20;
-/// Where the header says what the layout needs.
+/// Offset of the layout's fields in the header.
 pub(super) const LAYOUT_OFFSET: usize = 16;
 /// Bytes of a child's number.
 pub(super) const CHILD_SIZE: usize = 4;
@@ -16,7 +16,7 @@ const FLAG_SLOTTED: u8 = 2;
 const FLAG_NO_HIGH: u8 = 4;
 const FLAGS_KNOWN: u8 = FLAG_INNER | FLAG_SLOTTED | FLAG_NO_HIGH;
 
-/// How the entries lie.
+/// Layout of the entries.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Layout {
     /// Suffix and value of one size each, one behind the other.
@@ -28,7 +28,7 @@ pub(super) enum Layout {
     },
     /// Offsets, then records.
     Slotted {
-        /// Where the last record ends.
+        /// End of the last record.
         end: u16,
     },
 }
@@ -53,7 +53,7 @@ pub(super) struct Header {
 }
 
 impl Header {
-    /// An empty leaf: what a view of bytes that hold no node shows.
+    /// The header of an empty leaf: the view of bytes that hold no node.
     pub(super) const NOTHING: Self = Self {
         is_inner: false,
         has_high: false,
@@ -103,13 +103,13 @@ impl Header {
         })
     }
 
-    /// Where the entries begin.
+    /// Start of the entries.
     #[inline]
     pub(super) fn entries_start(&self) -> usize {
         HEADER_SIZE + usize::from(self.low_size) + usize::from(self.high_size)
     }
 
-    /// Where the entries end.
+    /// End of the entries.
     pub(super) fn entries_end(&self) -> usize {
         match self.layout {
             Layout::Fixed { suffix_size, value_size } => {
@@ -121,12 +121,12 @@ impl Header {
     }
 }
 
-/// Whether the flag and reserved bytes hold nothing unknown.
+/// Whether flag and reserved bytes are all known.
 pub(super) fn flags_are_known(bytes: &[u8]) -> bool {
     matches!(bytes, [_, flags, _, 0, ..] if flags & !FLAGS_KNOWN == 0)
 }
 
-/// Bytes two keys have in common from the start.
+/// Number of leading bytes that two keys have in common.
 #[inline]
 pub(super) fn common_size(left: &[u8], right: &[u8]) -> usize {
     left.iter().zip(right).take_while(|(left, right)| left == right).count()

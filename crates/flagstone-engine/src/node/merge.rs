@@ -1,7 +1,7 @@
 //! Base ⊕ deltas: the new image of a leaf, without I/O and without touching the map.
 //!
-//! Owns the choice of how full the pages of a leaf that overflows become. The inserts of one merge
-//! tell where the next ones will fall:
+//! Owns the choice of how full the pages of an overflowing leaf become. The inserts of one merge
+//! tell where the next inserts will fall:
 //!
 //! | inserts of the merge | next inserts | pages |
 //! | --- | --- | --- |
@@ -10,11 +10,11 @@
 //! | anything else | anywhere | even |
 //!
 //! The second row is a key space in which several sequences grow, each behind a prefix of its own:
-//! an even cut would part a sequence from its full pages again and again and leave all of them
-//! half full. After the cut the sequence ends its page and goes on as in the first row. A run goes
-//! on from the entry before it when their keys agree as far as those of the run do, and farther
-//! than with the entry behind it; inserts at random places do not. Whatever is cut takes no more
-//! pages than an even cut.
+//! even cuts would part a sequence from its full pages again and again and leave all of them half
+//! full. After the cut the sequence ends its page and goes on as in the first row. A run goes on
+//! from the entry before it when their keys agree at least as far as the keys of the run do, and
+//! farther than with the entry behind it; inserts at random places do not. No cut takes more pages
+//! than an even one.
 
 use std::iter::Peekable;
 use std::ops::Range;
@@ -26,10 +26,10 @@ use super::layout::common_size;
 use super::{Built, FillPolicy, NodeError, NodeView, ValueRef, build_leaves, value_size_max};
 use crate::delta::{self, DeltaMap, KeyRange, Op, Patch, Value, Versions};
 
-/// Reads out-of-line values for patches that meet one.
+/// Reads the out-of-line values that patches meet.
 pub(crate) trait Outline {
     /// The value behind `descriptor` with `patch` applied, written anew when it stays out of line;
-    /// `None` when it cannot be had now.
+    /// `None` when the value cannot be read now.
     fn patched(&mut self, descriptor: &[u8], patch: Patch<'_>) -> Option<Value>;
 }
 
@@ -43,20 +43,20 @@ impl Outline for NoOutline {
     }
 }
 
-/// What a merge is asked for.
+/// Input of a merge.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct MergeRequest<'a> {
     /// The tree of the result.
     pub(crate) tree: u32,
     /// The fences of the result.
     pub(crate) range: KeyRange<'a>,
-    /// Deltas above it stay out; at or below the durable LSN (rule D1).
+    /// Deltas above this LSN stay out; at or below the durable LSN (rule D1).
     pub(crate) upto: Lsn,
     /// Payload of a page in bytes.
     pub(crate) page_size: usize,
 }
 
-/// What a merge gives.
+/// Result of a merge.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Merged {
     /// The pages, in key order; at least one.
@@ -67,7 +67,7 @@ pub(crate) struct Merged {
     pub(crate) dropped_refs: Vec<Vec<u8>>,
 }
 
-/// What folding deltas into an image did.
+/// Result of folding deltas into an image.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Fold {
     /// Entries in the image.
@@ -76,7 +76,7 @@ pub(crate) struct Fold {
     pub(crate) dropped_refs: Vec<Vec<u8>>,
 }
 
-/// Merges one leaf, or makes the first of a range that has none.
+/// Merges one leaf, or makes the first leaf of a range.
 ///
 /// # Errors
 ///
@@ -93,7 +93,7 @@ pub(crate) fn merge_leaf(
     merge_leaves(base.as_slice(), deltas, request, outline)
 }
 
-/// Merges one leaf if the result takes one page; `None` when it takes more, and none is built then.
+/// Merges one leaf if the result takes one page; `None`, with no page built, when it takes more.
 ///
 /// # Errors
 ///
@@ -132,8 +132,8 @@ pub(crate) fn merge_leaves<'a>(
     Ok(Merged { pages, entry_count: rows.rows.len(), dropped_refs: rows.dropped_refs })
 }
 
-/// Folds deltas into an image, or leaves it alone and gives `None` when the result needs more than
-/// one page. For frames ahead of flash, and for pages that garbage collection moves anyway.
+/// Folds deltas into an image; when the result needs more than one page, leaves the image alone and
+/// gives `None`. For frames ahead of flash, and for pages that garbage collection moves anyway.
 ///
 /// # Errors
 ///
@@ -155,15 +155,15 @@ pub(crate) fn fold_in_place(
     }))
 }
 
-/// The leaf with values changed where they lie, where that is all.
+/// The leaf with values changed in place, if the deltas change nothing else.
 fn patched(view: &NodeView<'_>, deltas: &DeltaMap, request: &MergeRequest<'_>) -> Option<Merged> {
     let image = patched_copy(view, deltas, request)?;
     let pages = vec![Built { low_key: view.low().to_vec(), image }];
     Some(Merged { pages, entry_count: view.count(), dropped_refs: Vec::new() })
 }
 
-/// The image with values changed where they lie; `None` when a key comes or goes, a size changes,
-/// or the page itself would change.
+/// The image with values changed in place; `None` when a key comes or goes, a size changes, or the
+/// page itself would change.
 fn patched_copy(
     view: &NodeView<'_>,
     deltas: &DeltaMap,
@@ -213,7 +213,7 @@ fn set_in_place(target: &mut [u8], op: Op<'_>) -> Option<()> {
     }
 }
 
-/// Where the value of a row lies.
+/// Place of a row's value.
 enum RowValue<'a> {
     /// In its base, or in a delta.
     Lent(ValueRef<'a>),
@@ -223,20 +223,20 @@ enum RowValue<'a> {
     Ref(Range<usize>),
 }
 
-/// The entries of the result while they come together; keys and new values lie in one buffer.
+/// The entries of the result while they are collected; keys and new values lie in one buffer.
 struct Rows<'a> {
     buffer: Vec<u8>,
     rows: Vec<(Range<usize>, RowValue<'a>)>,
     dropped_refs: Vec<Vec<u8>>,
-    /// Under the shortest key; a build looks at each.
+    /// Limit under the shortest key; a build checks each value.
     value_size_max: usize,
     inserts: Inserts,
 }
 
-/// Where a merge inserted rows.
+/// Place of the rows that a merge inserted.
 #[derive(Default)]
 struct Inserts {
-    /// From the first inserted row to behind the last.
+    /// From the first inserted row to just behind the last.
     span: Range<usize>,
     count: usize,
 }
@@ -250,7 +250,7 @@ impl Inserts {
         self.count += 1;
     }
 
-    /// Whether no older row lies between two inserted ones.
+    /// Whether the inserted rows are adjacent, without an older row in between.
     fn are_one_run(&self) -> bool {
         self.count > 0 && self.count == self.span.len()
     }
@@ -316,7 +316,7 @@ impl<'a> Rows<'a> {
         }
     }
 
-    /// Applies the versions of one key to the value its base has.
+    /// Applies the versions of one key to its value in the base.
     fn change(
         &mut self,
         key: &[u8],
@@ -342,7 +342,7 @@ impl<'a> Rows<'a> {
         Ok(())
     }
 
-    /// Applies versions that stand one on the other.
+    /// Applies consecutive versions.
     fn apply_all(
         &mut self,
         key: Range<usize>,
@@ -408,7 +408,7 @@ impl<'a> Rows<'a> {
         start..self.buffer.len()
     }
 
-    /// Where the next inserts are likely to fall (see the table above).
+    /// Predicts the place of the next inserts (see the table above).
     fn fill(&self) -> FillPolicy {
         let inserts = &self.inserts;
         let has_base = inserts.count < self.rows.len();

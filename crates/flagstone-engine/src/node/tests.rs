@@ -32,7 +32,7 @@ fn leaves(model: &Model, range: KeyRange<'_>, page_size: usize, fill: FillPolicy
     build_leaves(TREE, range, entries, page_size, fill).unwrap()
 }
 
-/// Parses pages, checks that their fences chain over `range`, and gives back all entries.
+/// Parses pages, checks that their fences chain over `range`, and returns all entries.
 fn contents(pages: &[Built], range: KeyRange<'_>) -> Model {
     let views: Vec<_> = pages.iter().map(|page| NodeView::parse(&page.image).unwrap()).collect();
     assert_eq!(views.first().map(NodeView::low), Some(range.low));
@@ -149,7 +149,7 @@ fn insert_delta(map: &mut DeltaMap, key: &[u8], change: &Change, lsn: Lsn, floor
 }
 
 proptest! {
-    /// Goal: pages give back what they were built from, in any layout and with either policy.
+    /// Goal: pages return the entries they were built from, in any layout and with either policy.
     #[test]
     fn pages_give_back_what_they_were_built_from(
         model in model_strategy(300),
@@ -167,8 +167,8 @@ proptest! {
         prop_assert_eq!(view.search(&probe).is_ok(), model.contains_key(&probe));
     }
 
-    /// Goal: a merge gives what the model gives, for one leaf after the other and for neighbours
-    /// together, and reports exactly the descriptors that were superseded.
+    /// Goal: a merge agrees with the model, for single leaves and for neighbours together, and
+    /// reports exactly the superseded descriptors.
     #[test]
     fn merges_give_what_the_model_gives(
         model in model_strategy(60),
@@ -227,7 +227,7 @@ proptest! {
         }
     }
 
-    /// Goal: no bytes make the parser or a view panic, and what it accepts keeps its order.
+    /// Goal: no bytes make the parser or a view panic, and accepted pages keep their order.
     #[test]
     fn damaged_pages_are_refused_or_sound(
         model in model_strategy(40),
@@ -388,11 +388,11 @@ fn inserts_at_the_right_edge_leave_full_pages_behind() {
     assert_eq!(counts(&inside), [11, 12]);
 }
 
-/// Goal: a sequence that grows in front of another one leaves full pages behind, inserts at random
+/// Goal: a sequence that grows in front of another one leaves full pages behind; inserts at random
 /// places fill pages no worse than before.
 ///
 /// Method: merges of a few inserts each into a list of leaves, each insert into the leaf that
-/// covers it; then the average share of the pages that is used.
+/// covers it; the result is the average used share of the pages.
 #[test]
 fn sequences_that_grow_side_by_side_leave_full_pages_behind() {
     let key = |prefix: u64, number: u64| [prefix.to_be_bytes(), number.to_be_bytes()].concat();
@@ -407,7 +407,7 @@ fn sequences_that_grow_side_by_side_leave_full_pages_behind() {
     assert!(used_share(&leaves) > 0.9, "{}", used_share(&leaves));
 }
 
-/// The share that even cuts come to: 0.69 for single keys, a little less for runs.
+/// Fill that even cuts reach: 0.69 for single keys, a little less for runs.
 #[test]
 fn inserts_at_random_places_fill_two_thirds_of_the_pages() {
     for run_size in [1_u64, 3, 8] {
@@ -422,7 +422,7 @@ fn inserts_at_random_places_fill_two_thirds_of_the_pages() {
     }
 }
 
-/// Merges `keys`, neighbours in their order, into the leaf that covers the first of them.
+/// Merges `keys`, which are neighbours in key order, into the leaf that covers the first of them.
 fn insert_batch(leaves: &mut Vec<Vec<u8>>, keys: Vec<Vec<u8>>) {
     let at = leaves.partition_point(|leaf| NodeView::trusted(leaf).low() <= &keys[0][..]) - 1;
     let mut map = DeltaMap::new();
@@ -494,9 +494,9 @@ fn a_value_may_take_what_its_key_leaves_of_half_a_page() {
     assert!(descriptor_size_max(2048) < 655, "beside a key and two fences of the longest size");
 }
 
-/// Goal: however keys are spaced, a search that begins with a guess, or behind an entry before the key,
-/// ends where one by halves does.
-/// Method: even, skewed and clustered keys; every key, and what lies on either side of it.
+/// Goal: however keys are spaced, a search that begins with a guess, or behind an entry before the
+/// key, ends at the same place as a binary search. Method: even, skewed and clustered keys; every
+/// key, and its neighbours on either side.
 #[test]
 fn a_guess_changes_no_search() {
     let spacings: [fn(u64) -> u64; 4] = [

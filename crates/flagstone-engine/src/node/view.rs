@@ -12,15 +12,15 @@ use crate::delta::{key_head, take_varint};
 /// Fewest entries for which a search begins with a guess.
 const GUESS_COUNT_MIN: usize = 16;
 
-/// A guess is believed to be right within one part in this many of the entries.
+/// A guess counts as right within one part in this many of the entries.
 const GUESS_SHARE: usize = 16;
 
-/// How a node is laid out: what reading its header again would give.
+/// Layout of a node, as in its header.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Shape(Header);
 
 impl Shape {
-    /// Of no node.
+    /// The shape of bytes without a node.
     pub(crate) const NOTHING: Self = Self(Header::NOTHING);
 
     /// The node of this shape in `bytes`.
@@ -61,14 +61,14 @@ impl<'a> NodeView<'a> {
         Ok(view)
     }
 
-    /// Reads bytes that `parse` has accepted, or that were built here.
+    /// Reads bytes that `parse` has accepted, or that this module built.
     #[inline]
     #[must_use]
     pub fn trusted(bytes: &'a [u8]) -> Self {
         Self { bytes, header: Header::decode(bytes).unwrap_or(Header::NOTHING) }
     }
 
-    /// Its layout.
+    /// Layout of the node.
     pub(crate) fn shape(&self) -> Shape {
         Shape(self.header)
     }
@@ -77,13 +77,13 @@ impl<'a> NodeView<'a> {
         &self.header
     }
 
-    /// Its page.
+    /// Bytes of the page.
     #[must_use]
     pub fn bytes(&self) -> &'a [u8] {
         self.bytes
     }
 
-    /// The tree it belongs to.
+    /// Tree of the node.
     #[must_use]
     pub fn tree(&self) -> u32 {
         self.header.tree
@@ -95,12 +95,12 @@ impl<'a> NodeView<'a> {
         self.header.level
     }
 
-    /// Whether it is a leaf.
+    /// Whether the node is a leaf.
     pub(crate) fn is_leaf(&self) -> bool {
         !self.header.is_inner
     }
 
-    /// Entries or children.
+    /// Number of entries or children.
     #[inline]
     #[must_use]
     pub fn count(&self) -> usize {
@@ -134,7 +134,7 @@ impl<'a> NodeView<'a> {
         self.header.entries_end()
     }
 
-    /// What all keys begin with.
+    /// Prefix of all keys.
     #[inline]
     pub(crate) fn prefix(&self) -> &'a [u8] {
         self.slice(HEADER_SIZE, usize::from(self.header.prefix_size.min(self.header.low_size)))
@@ -159,7 +159,7 @@ impl<'a> NodeView<'a> {
         self.half(slot)..stop
     }
 
-    /// Where suffix and value of an entry lie, and whether the value is a descriptor.
+    /// Places of an entry's suffix and value, and whether the value is a descriptor.
     #[inline]
     pub(super) fn parts(&self, index: usize) -> Parts {
         match self.header.layout {
@@ -181,7 +181,7 @@ impl<'a> NodeView<'a> {
         }
     }
 
-    /// The key of entry `index` without the prefix; of a child, its separator's.
+    /// The key of entry `index` without the prefix; for a child, its separator.
     #[inline]
     pub(crate) fn suffix(&self, index: usize) -> &'a [u8] {
         if self.header.is_inner && index == 0 {
@@ -190,7 +190,7 @@ impl<'a> NodeView<'a> {
         self.stored_suffix(index)
     }
 
-    /// What stands in the page of the key of entry `index`: nothing of the first child's.
+    /// The stored part of the key of entry `index`: none for the first child.
     #[inline]
     fn stored_suffix(&self, index: usize) -> &'a [u8] {
         match self.header.layout {
@@ -228,7 +228,7 @@ impl<'a> NodeView<'a> {
         Some(self.entry(index)?.value)
     }
 
-    /// Where the value of entry `index` of a leaf lies in the page.
+    /// Place of the value of entry `index` of a leaf in the page.
     #[must_use]
     pub fn value_range(&self, index: usize) -> Option<Range<usize>> {
         (index < self.count() && self.is_leaf()).then(|| self.parts(index).value)
@@ -265,14 +265,15 @@ impl<'a> NodeView<'a> {
     ///
     /// # Errors
     ///
-    /// The place where it would stand.
+    /// The place where the key would stand.
     #[inline]
     pub fn search(&self, key: &[u8]) -> Result<usize, usize> {
         self.search_from(0, key)
     }
 
-    /// Finds an entry, or where it would stand, not before entry `first`, whose key is at or below it or
-    /// does not matter. Entries near `first` are found first: for keys that come in order.
+    /// Finds an entry, or the place where it would stand, at or behind entry `first`. The key of
+    /// `first` is at or below the key sought, or does not matter. Entries near `first` are found
+    /// first: for keys that come in order.
     pub(super) fn search_behind(&self, first: usize, key: &[u8]) -> Result<usize, usize> {
         let prefix = self.prefix();
         let Some(suffix) = key.strip_prefix(prefix) else {
@@ -291,14 +292,14 @@ impl<'a> NodeView<'a> {
         Err(low)
     }
 
-    /// How the key of entry `index` compares with a key: its suffix, and the head of that.
+    /// Compares the key of entry `index` with a key, given its suffix and the head of the suffix.
     #[inline]
     fn compare(&self, index: usize, head: u64, suffix: &[u8]) -> Ordering {
         let found = self.stored_suffix(index);
         key_head(found).cmp(&head).then_with(|| found.cmp(suffix))
     }
 
-    /// Searches the entries from `low` to before `high` by halves.
+    /// Binary search among the entries from `low` to before `high`.
     #[inline]
     fn search_between(
         &self,
@@ -328,8 +329,8 @@ impl<'a> NodeView<'a> {
         if let Some(guess) =
             self.guess(head, prefix.len()).filter(|guess| (low..high).contains(guess))
         {
-            // Each entry looked at is likely not in the processor's cache: three that lie where keys of
-            // even spacing would are fewer than a search by halves takes.
+            // Each probe likely misses the processor's cache. Three probes where evenly spaced keys
+            // would lie are fewer than a binary search takes.
             let near = (high - low) / GUESS_SHARE + 1;
             for probe in [guess, guess.saturating_sub(near), guess + near] {
                 if !(low..high).contains(&probe) {
@@ -345,8 +346,8 @@ impl<'a> NodeView<'a> {
         self.search_between(low, high, head, suffix)
     }
 
-    /// Where an entry whose key begins with `head` would stand if keys were spaced evenly between the
-    /// fences; none where the fences do not tell.
+    /// Place of a key that begins with `head` if keys were evenly spaced between the fences; `None`
+    /// where the fences do not tell.
     #[inline]
     fn guess(&self, head: u64, prefix_size: usize) -> Option<usize> {
         if self.count() < GUESS_COUNT_MIN {
@@ -372,12 +373,12 @@ impl<'a> NodeView<'a> {
         Some(LogicalPage(u32::from_le_bytes(*raw)))
     }
 
-    /// The child that holds the largest keys below `bound` (none: of all), and its place.
+    /// The child that holds the largest keys below `bound` (`None`: of all), and its place.
     #[inline]
     #[must_use]
     pub fn child_below(&self, bound: Option<&[u8]>) -> Option<(usize, LogicalPage)> {
         let end = bound.map_or(self.count(), |bound| {
-            // The page has no key of the first child, which is there for every bound.
+            // The page stores no key of the first child, which qualifies for every bound.
             let (Ok(at) | Err(at)) = self.search_from(1, bound);
             at
         });
@@ -421,7 +422,7 @@ fn leaf_suffix(record: &[u8]) -> Option<&[u8]> {
     rest.get(..size as usize)
 }
 
-/// Takes a leaf's record apart; `None` unless its parts fill it.
+/// Splits a leaf's record into its parts; `None` unless they fill it.
 #[inline]
 fn leaf_parts(raw: &[u8], start: usize) -> Option<Parts> {
     let (suffix_size, rest) = take_varint(raw)?;

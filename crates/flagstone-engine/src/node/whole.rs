@@ -1,11 +1,11 @@
-//! A node of all its entries, or none: what an engine asks that decides for itself where nodes split.
+//! Nodes built whole or not at all: for an engine that decides itself where nodes split.
 
 use flagstone_space::LogicalPage;
 
 use super::{Built, FillPolicy, ValueRef, build_inner, build_leaves};
 use crate::delta::KeyRange;
 
-/// One leaf of ascending entries between two fences; none when they do not fit.
+/// One leaf of ascending entries between two fences; `None` when they do not fit.
 #[must_use]
 pub fn leaf<'a>(
     tree: u32,
@@ -17,7 +17,7 @@ pub fn leaf<'a>(
     single(build_leaves(tree, range, entries, page_size, FillPolicy::Balanced).ok()?)
 }
 
-/// One inner node of ascending separators with their children; none when they do not fit.
+/// One inner node of ascending separators with their children; `None` when they do not fit.
 #[must_use]
 pub fn inner<'a>(
     (tree, level): (u32, u8),

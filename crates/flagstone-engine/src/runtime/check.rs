@@ -10,11 +10,11 @@ use super::Runtime;
 use crate::engine::{CATALOG, Descriptor, Direction, NodeOutline, RowValue, ScanRange, Table};
 use crate::error::EngineError;
 
-/// Something that contradicts itself.
+/// A contradiction in the database.
 #[derive(Clone, Debug, PartialEq, Eq, Error)]
 #[non_exhaustive]
 pub enum CheckFault {
-    /// A page could not be read, or does not say what its place demands.
+    /// A page could not be read, or its content does not match its place.
     #[error("page {}: {check}", page.0)]
     Page {
         /// Page concerned.
@@ -25,7 +25,7 @@ pub enum CheckFault {
     /// The space floor found mapping and pages at odds.
     #[error(transparent)]
     Space(#[from] Fault),
-    /// The rows of a table do not come in the order of their keys.
+    /// The rows of a table are not in key order.
     #[error("tree {tree}: rows are out of order")]
     Order {
         /// Number of the tree.
@@ -33,12 +33,12 @@ pub enum CheckFault {
     },
 }
 
-/// What a check saw.
+/// Counts and findings of a check.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct CheckReport {
-    /// Tables; the catalog that names them is checked too, and not counted.
+    /// Tables; the catalog that names them is checked but not counted.
     pub tables: u64,
-    /// Rows of these tables, as a reader sees them: leaves with their pending changes.
+    /// Rows of these tables as a reader sees them: leaves with their pending changes.
     pub rows: u64,
     /// Leaves of all trees, the catalog's included.
     pub leaves: u64,
@@ -52,7 +52,7 @@ pub struct CheckReport {
     pub values: u64,
     /// Snapshots that are kept: their rows are read as well.
     pub snapshots: u64,
-    /// Pages that are mapped but that nothing refers to: lost space, never lost data.
+    /// Mapped pages without a reference: lost space, never lost data.
     pub leaked_pages: u64,
     /// Contradictions.
     pub faults: Vec<CheckFault>,
@@ -69,7 +69,7 @@ impl CheckReport {
         self.faults.push(CheckFault::Page { page, check: check.into() });
     }
 
-    /// Notes what could not be read on the way to `page`; a failure of the device is an error.
+    /// Notes an unreadable page on the way to `page`; a failure of the device is an error.
     fn unreadable(&mut self, page: LogicalPage, error: EngineError) -> Result<(), EngineError> {
         let at = match &error {
             EngineError::Corrupt { page, .. } => *page,
@@ -89,9 +89,9 @@ impl CheckReport {
     }
 }
 
-/// Pages that something refers to. Nodes and values are kept apart: a leaf on the device may name a
-/// value that a durable change has replaced, and whose pages are somebody else's by now. That the
-/// pages of a value that counts are its own is seen when it is read.
+/// Referenced pages. Nodes and values are kept apart: a leaf on the device may name a value that a
+/// durable change has replaced, and whose pages belong to another owner by now. Whether the pages
+/// of a current value are its own is checked when the value is read.
 #[derive(Default)]
 struct Reached {
     nodes: BTreeSet<LogicalPage>,
@@ -104,7 +104,7 @@ impl Reached {
     }
 }
 
-/// A node to be visited, and what its parent says of it.
+/// A node to be visited, with its parent's statements about it.
 struct Visit {
     page: LogicalPage,
     tree: u32,
@@ -141,7 +141,7 @@ impl<D: Nand> Runtime<D> {
         for (id, _) in kept {
             report.snapshots += 1;
             self.check_kept(id, |page, error| match error {
-                // It was dropped meanwhile.
+                // The snapshot was dropped meanwhile.
                 EngineError::NoSnapshot => Ok(()),
                 error => report.unreadable(page, error),
             })?;
@@ -162,8 +162,8 @@ impl<D: Nand> Runtime<D> {
         Ok(report)
     }
 
-    /// Reads a tree with its large values as a reader would, counts its rows and compares
-    /// neighbouring keys.
+    /// Reads a tree with its large values like a reader, counts the rows and compares neighbouring
+    /// keys.
     fn check_rows(
         &self,
         tree: u32,
@@ -233,8 +233,8 @@ impl<D: Nand> Runtime<D> {
         Ok(())
     }
 
-    /// What is left of a table that is being freed. Its nodes still name those that are gone, and pages that
-    /// have other owners by now.
+    /// Marks the remaining pages of a table that is being freed. Its nodes still name freed nodes,
+    /// and pages that have other owners by now.
     fn reach_dropped(
         &self,
         tree: u32,

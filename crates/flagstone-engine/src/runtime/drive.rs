@@ -15,11 +15,11 @@ use crate::lock::Xid;
 use crate::sync::Instant;
 
 impl<D: Nand> Runtime<D> {
-    /// Runs an operation to its end: reads what it misses, does what it waits for.
+    /// Runs an operation to its end: reads the pages it misses, does the work it waits for.
     ///
     /// # Errors
     ///
-    /// Those of the operation. Lock waits are left to callers that know other transactions.
+    /// Errors of the operation. Without a transaction, a wait for a lock has no time limit.
     pub(crate) fn run<T>(
         &self,
         operation: impl FnMut(&mut Engine) -> Step<T>,
@@ -27,11 +27,12 @@ impl<D: Nand> Runtime<D> {
         self.run_for(None, operation)
     }
 
-    /// As [`Runtime::run`], for a transaction: it alone is woken when its lock is granted.
+    /// As [`Runtime::run`], for a transaction: the thread is woken only when this transaction's
+    /// lock is granted.
     ///
     /// # Errors
     ///
-    /// Those of the operation.
+    /// Errors of the operation.
     pub(crate) fn run_for<T>(
         &self,
         xid: Option<Xid>,
@@ -40,11 +41,11 @@ impl<D: Nand> Runtime<D> {
         self.run_after(None, xid, operation)
     }
 
-    /// As [`Runtime::run_for`], after a read that a shared read has missed.
+    /// As [`Runtime::run_for`], after reading the page that a shared read missed.
     ///
     /// # Errors
     ///
-    /// Those of the operation.
+    /// Errors of the operation.
     pub(crate) fn run_after<T>(
         &self,
         missed: Option<Fetch>,
@@ -69,7 +70,7 @@ impl<D: Nand> Runtime<D> {
         let mut fetched = missed.map(|fetch| self.read(fetch)).transpose()?;
         loop {
             let mut engine = self.engine();
-            // What was read is used before anybody else takes the engine.
+            // The page is used before another thread takes the engine.
             if let Some(fetched) = fetched.take() {
                 engine.fill(fetched)?;
             }
@@ -82,7 +83,8 @@ impl<D: Nand> Runtime<D> {
                     step = Err(EngineError::LockTimeout.into());
                 }
             }
-            // Whatever ended a transaction here, a deadlock's victim included, let others in.
+            // A transaction may have ended here, as a deadlock's victim for example: wake the
+            // transactions it let in.
             let woken = engine.take_woken();
             let must_sleep = matches!(step, Err(Stop::Wait(Wait::Lock)));
             let asleep = must_sleep.then(|| self.sleepers.await_lock(xid));
@@ -116,23 +118,23 @@ impl<D: Nand> Runtime<D> {
         }
     }
 
-    /// Does what an operation waits for; false when there was nothing to do.
+    /// Does the work that an operation waits for; false when there was nothing to do.
     fn serve_wait(&self, wait: Wait) -> Result<bool, EngineError> {
         let mut engine = self.engine();
         if wait != Wait::Claim {
-            // Nothing comes of waiting for a device that has failed.
+            // Waiting for a device that has failed is pointless.
             engine.sound()?;
         }
         match wait {
             Wait::Log => engine.want_log_room(),
             Wait::Memory => engine.want_flush(),
             Wait::Durable(_) => engine.want_flush(),
-            // No more than the claim needs: other work would come sooner than it pays.
+            // Only the work of the claim: the writer would pay for other work before it is due.
             Wait::Claim => {
                 drop(engine);
                 return Ok(self.flush_now()? || self.work_now()? || self.await_flush());
             }
-            // Whoever makes the snapshot goes on meanwhile.
+            // The thread that makes the snapshot goes on meanwhile.
             Wait::CommitBarrier => {
                 drop(engine);
                 if !self.advance()? {
@@ -146,7 +148,8 @@ impl<D: Nand> Runtime<D> {
         self.advance()
     }
 
-    /// Frees a little of what waits to be free, of the oldest snapshot if need be; false when nobody keeps anything.
+    /// Frees a little of the room that waits to be freed, and that of the oldest snapshot if need
+    /// be; false when no room is kept.
     ///
     /// # Errors
     ///
@@ -159,7 +162,7 @@ impl<D: Nand> Runtime<D> {
         Ok(frees)
     }
 
-    /// Wakes the transactions that the end of another one let in.
+    /// Wakes the transactions that were let in by the end of another one.
     pub(crate) fn wake_others(&self) {
         if !self.engine_shared().has_woken() {
             return;
@@ -188,8 +191,8 @@ impl<D: Nand> Runtime<D> {
         Ok(self.work_now()? || flushed || self.await_flush())
     }
 
-    /// What another thread is programming may be what is waited for: waits a little for it. False when
-    /// nobody is.
+    /// Waits a little for another thread's flush, which may be the one this thread needs. False
+    /// when no flush is in flight.
     pub(crate) fn await_flush(&self) -> bool {
         let is_flushing = self.engine_shared().is_flushing();
         if is_flushing {
@@ -198,7 +201,7 @@ impl<D: Nand> Runtime<D> {
         is_flushing
     }
 
-    /// Flushes if somebody wants it and nobody does.
+    /// Flushes if a flush is wanted and none is in flight.
     pub(crate) fn flush_now(&self) -> Result<bool, EngineError> {
         if !self.engine_shared().is_flush_wanted() {
             return Ok(false);
@@ -232,7 +235,8 @@ impl<D: Nand> Runtime<D> {
             Err(Stop::Miss(fetch)) => {
                 let read = self.read(fetch).and_then(|fetched| self.engine().fill(fetched));
                 match (read, fetch) {
-                    // Who asks for the page itself learns of it; work for all goes on without it.
+                    // The error goes to the thread that asks for this page itself; background work
+                    // goes on without it.
                     (
                         Err(error @ (EngineError::Corrupt { .. } | EngineError::Space(_))),
                         Fetch::Page(page, _),
@@ -253,7 +257,7 @@ impl<D: Nand> Runtime<D> {
 }
 
 impl<D: Nand> Runtime<D> {
-    /// Waits until every commit up to `lsn` is durable; flushes when nobody else does.
+    /// Waits until every commit up to `lsn` is durable; flushes when no other thread does.
     ///
     /// # Errors
     ///
@@ -285,7 +289,7 @@ impl<D: Nand> Runtime<D> {
         }
     }
 
-    /// As [`Runtime::wait_durable`], after waiting for company.
+    /// As [`Runtime::wait_durable`], after waiting for company up to the options' delay and fill.
     pub(crate) fn wait_group(&self, lsn: Lsn) -> Result<(), EngineError> {
         let mut engine = self.engine();
         let options = engine.options();
@@ -304,12 +308,12 @@ impl<D: Nand> Runtime<D> {
             engine = self.engine();
         }
         drop(engine);
-        // Whoever waits with less than enough learns that enough has come.
+        // Threads that still wait for company see that enough has come.
         self.sleepers.wake_changed();
         self.wait_durable(lsn)
     }
 
-    /// Does background work until little is left to do, but not for long.
+    /// Does at most four pieces of background work, fewer when little is left to do.
     ///
     /// # Errors
     ///
@@ -324,8 +328,8 @@ impl<D: Nand> Runtime<D> {
         Ok(())
     }
 
-    /// Merges what reads have loaded of changes that had left memory, as long as that takes more than changes may. What
-    /// comes of it is not the reader's business.
+    /// Merges leaves while the deltas that reads have loaded exceed their share of memory, at most
+    /// 64 steps. Errors are ignored: the next writer meets them.
     pub(crate) fn merge_excess(&self) {
         for _ in 0..RELIEF_MAX {
             let is_full = self.engine_shared().is_full_of_changes();
@@ -335,7 +339,7 @@ impl<D: Nand> Runtime<D> {
         }
     }
 
-    /// Brings everything to rest: flushes, merges what must be, writes a checkpoint.
+    /// Brings the engine to rest: flushes, does the merges that are due, writes a checkpoint.
     ///
     /// # Errors
     ///
@@ -345,13 +349,14 @@ impl<D: Nand> Runtime<D> {
         self.finish_checkpoint()
     }
 
-    /// As [`Runtime::checkpoint_now`], and the next session knows that nothing was written after it.
+    /// As [`Runtime::checkpoint_now`], and tells the next session that nothing was written after
+    /// the checkpoint.
     ///
     /// # Errors
     ///
     /// As [`Runtime::checkpoint_now`].
     pub(crate) fn close_now(&self) -> Result<(), EngineError> {
-        // Who only reads can merge nothing.
+        // The next session may only read, and have no memory to load runs: they are loaded before.
         let (mut least, mut idle_count) = (usize::MAX, 0);
         loop {
             self.engine().sound()?;
@@ -379,7 +384,8 @@ impl<D: Nand> Runtime<D> {
         self.finish_checkpoint()
     }
 
-    /// Frees what can be freed of a table that was dropped. What cannot now is freed in the background.
+    /// Frees the pages of a dropped table as far as possible now. The rest is freed in the
+    /// background.
     ///
     /// # Errors
     ///
@@ -406,7 +412,7 @@ impl<D: Nand> Runtime<D> {
     }
 }
 
-/// What becomes of a commit whose flush failed: unknown, where something may have been written.
+/// Error of a commit whose flush failed: unknown outcome, since part of the flush may be on flash.
 fn outcome_of(error: EngineError) -> EngineError {
     match error {
         EngineError::OtherProcess => error,
@@ -421,7 +427,7 @@ struct Patience {
 }
 
 impl Patience {
-    /// What is left of `limit`, of which zero is none. The clock is looked at where there is a limit alone.
+    /// Rest of `limit`; a limit of zero never ends. The clock is read only where there is a limit.
     fn left(&mut self, limit: Duration) -> Duration {
         if limit.is_zero() {
             return Duration::MAX;
@@ -431,23 +437,23 @@ impl Patience {
     }
 }
 
-/// Pieces of background work that a commit does on behalf of all, at most.
+/// Most pieces of background work that one commit does on behalf of all.
 const WORK_AFTER_COMMIT: u32 = 4;
 
-/// Pieces of background work that a reader does, at most, for what it loaded.
+/// Most pieces of background work that one reader does for the changes it loaded.
 const RELIEF_MAX: u32 = 64;
 
 /// Fruitless rounds after which a wait is given up: the device has no way left to make room.
 const IDLE_COUNT_MAX: u32 = 1_000;
 
-/// How long a thread sleeps that waits for a lock or a flush before it looks again. None is woken
-/// by that: long in tests, so that a missed wake-up is seen.
+/// Sleep of a thread that waits for a lock or a flush before it looks again. The poll replaces no
+/// wake-up: it is long in tests, so that a missed wake-up is seen.
 #[cfg(not(any(test, shuttle)))]
 const LOCK_POLL: Duration = Duration::from_millis(20);
 #[cfg(any(test, shuttle))]
 const LOCK_POLL: Duration = crate::sync::LONG;
 
-/// How long a thread sleeps that another one may have overtaken before it looks again.
+/// Sleep of a thread whose reason to wait may have passed already, before it looks again.
 const CHANGE_POLL: Duration = Duration::from_millis(20);
 
 #[cfg(test)]
@@ -468,7 +474,8 @@ mod tests {
         Database::create_on(SimNand::new(&profile, 1), &options).unwrap()
     }
 
-    /// Locks three of five keys, or scans, in an order of its own: deadlocks are frequent.
+    /// Locks three of five keys, or scans, in an order that depends on `number`: deadlocks are
+    /// frequent.
     fn contend(
         mut transaction: Transaction<SimNand>,
         table: Table,
@@ -491,7 +498,7 @@ mod tests {
         transaction.commit_with(durability).map(drop)
     }
 
-    /// Goal: whoever waits is woken by whoever lets it in, and no clock is needed for that.
+    /// Goal: every waiting thread is woken by the thread that lets it in, without the clock.
     /// Method: threads that contend for few keys; the poll of this build is a minute.
     #[test]
     fn no_wake_up_is_missed() {
@@ -514,8 +521,8 @@ mod tests {
         assert!(began.elapsed() < LOCK_POLL, "somebody slept until the poll");
     }
 
-    /// Goal: nobody waits for a flush that the device failed in. Method: the engine is poisoned while one is under
-    /// way, and its end comes never.
+    /// Goal: no thread waits for a flush during which the device failed. Method: the engine is
+    /// poisoned while a flush is under way, and the end of the flush never comes.
     #[test]
     fn nobody_waits_for_a_flush_that_failed() {
         let database = database();
@@ -531,9 +538,9 @@ mod tests {
         assert_eq!(runtime.close_now(), Err(EngineError::Poisoned));
     }
 
-    /// Goal: who has waited too long for a lock is gone with all its locks, and others are let in; who is
-    /// granted its lock in time goes on. Method: one transaction that never ends, one that waits for it, and
-    /// one that waits for a lock of the second.
+    /// Goal: a transaction that waits too long for a lock ends and releases all its locks, so that
+    /// others are let in; a transaction that gets its lock in time goes on. Method: one transaction
+    /// that never ends, one that waits for the first, and one that waits for a lock of the second.
     #[test]
     fn a_wait_that_takes_too_long_ends_the_transaction() {
         let profile = Profile::named("slc-2k").unwrap().with_block_count(64).unwrap();
@@ -555,8 +562,9 @@ mod tests {
         assert_eq!(database.runtime().engine().lock_wait_count(), 0);
     }
 
-    /// Goal: a deadlock's victim lets others in at once, even when it is not the one that finds out.
-    /// Method: a bystander waits for the victim; the survivor commits only after the bystander.
+    /// Goal: a deadlock's victim lets others in at once, even when another transaction finds the
+    /// cycle. Method: a bystander waits for the victim; the survivor commits only after the
+    /// bystander.
     #[test]
     fn the_end_of_a_deadlock_wakes_bystanders() {
         let database = database();

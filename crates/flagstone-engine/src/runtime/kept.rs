@@ -1,14 +1,15 @@
-//! Snapshots that are kept under a name: made of a mapping that the space floor freezes, read without the engine.
+//! Named snapshots: a mapping that the space floor freezes, read without the engine.
 //!
-//! Owns the moment at which every commit is in the pages, and the nodes that were read last. Never writes a page.
+//! Owns the moment at which every commit is in the pages, and the nodes read last. Never writes a
+//! page.
 //!
 //! Invariants:
-//! - **T1** A kept snapshot has no changes beside its pages: it is made when all that was committed before
-//!   has reached the leaves, and nothing is committed meanwhile.
-//! - **T2** What is read of one is never what another page, or the same page of another moment, holds: nodes
-//!   are known by snapshot and page, and no snapshot is named as another was.
-//! - **T3** A table that the database gave out is read in a snapshot only where both call it the same: the number of
-//!   one that was dropped since may be another's.
+//! - **T1** A named snapshot has no changes beside its pages: it is made when all earlier commits
+//!   have reached the leaves, and nothing is committed meanwhile.
+//! - **T2** A read from a snapshot never returns content of another page or of another moment:
+//!   nodes are cached by snapshot and page, and snapshot numbers are not reused.
+//! - **T3** A table handle of the database reads a snapshot only where both use the same name and
+//!   number for the table: the number of a table dropped since may belong to another.
 
 use std::collections::VecDeque;
 use std::sync::Arc;
@@ -25,13 +26,13 @@ use crate::engine::{
 use crate::error::EngineError;
 use crate::node::{self, NodeView, ValueRef};
 
-/// Nodes of kept snapshots that stay in memory: paths to the leaves that are read in turn.
+/// Nodes of named snapshots kept in memory: paths to the leaves that are read in turn.
 const NODES_MAX: usize = 32;
 
-/// Times that everything is brought to the pages before a snapshot is given up, where no time brings more.
+/// Rounds without progress after which a snapshot is given up.
 const ROUNDS_MAX: u32 = 4;
 
-/// A node of a kept snapshot.
+/// A node of a named snapshot.
 #[derive(Debug)]
 struct KeptNode {
     id: FrozenId,
@@ -39,18 +40,19 @@ struct KeptNode {
     image: Arc<[u8]>,
 }
 
-/// The tables of a kept snapshot.
+/// The tables of a named snapshot.
 #[derive(Debug)]
 struct KeptTables {
-    /// Whom those belong to that the snapshot gives out.
+    /// Owner of the tables that the snapshot gives out.
     owner: TableOwner,
     roots: HashMap<u32, LogicalPage>,
-    /// Those that the database calls by the same name and number (T3).
+    /// Numbers of the tables that have the same name and number in the database (T3).
     shared: HashSet<u32>,
 }
 
 impl KeptTables {
-    /// The root of a table that the snapshot gave out, or `database` if that means the same one.
+    /// The root of a table that the snapshot gave out, or that `database` gave out if it is the
+    /// same table.
     fn root_of(&self, table: Table, database: TableOwner) -> Result<LogicalPage, EngineError> {
         if !table.is_of(database) {
             table.inside(self.owner)?;
@@ -63,10 +65,10 @@ impl KeptTables {
     }
 }
 
-/// What was read of kept snapshots last.
+/// Content of named snapshots that was read last.
 #[derive(Debug, Default)]
 pub(super) struct KeptReads {
-    /// Most recently read last.
+    /// Most recently read at the end.
     nodes: VecDeque<KeptNode>,
     tables: HashMap<FrozenId, Arc<KeptTables>>,
 }
@@ -93,7 +95,7 @@ impl KeptReads {
     }
 }
 
-/// Commits wait while it lives.
+/// Commits wait as long as this value lives.
 struct CommitBarrier<'a, D: Nand>(&'a Runtime<D>);
 
 impl<D: Nand> Drop for CommitBarrier<'_, D> {
@@ -108,8 +110,9 @@ impl<D: Nand> Runtime<D> {
     ///
     /// # Errors
     ///
-    /// `SnapshotExists`; `TooManySnapshots`; `Full` when the device has no room for its mapping, or for changes that have to reach
-    /// their pages; damage in one of those; the device failed.
+    /// `NameTooLong` above 255 bytes; `SnapshotExists`; `TooManySnapshots`; `Full` when the device
+    /// has no room for the mapping, or for the pages of changes that must be merged; damage in
+    /// these pages; the device failed.
     pub fn keep_snapshot(&self, name: &str) -> Result<FrozenId, EngineError> {
         self.engine().sound()?;
         let (size, size_max) = (name.len(), FROZEN_LABEL_SIZE_MAX);
@@ -117,7 +120,7 @@ impl<D: Nand> Runtime<D> {
             return Err(EngineError::NameTooLong { size, size_max });
         }
         self.require_no_snapshot(name)?;
-        // Most of it while others go on.
+        // Most of the merging happens before the barrier, while other commits go on.
         self.load_runs()?;
         self.merge_now()?;
         self.engine().begin_commit_barrier();
@@ -132,11 +135,12 @@ impl<D: Nand> Runtime<D> {
             }
             self.advance()?;
         }
-        // Changes of a page that does not read never reach it.
+        // Changes of an unreadable page never reach it.
         Err(self.engine().unreadable_error().unwrap_or(EngineError::Full))
     }
 
-    /// Merges until the changes that left memory before their commit are back in it: as many at a time as fit.
+    /// Merges until the changes that left memory before their commit are loaded again, as many at a
+    /// time as fit.
     pub(crate) fn load_runs(&self) -> Result<(), EngineError> {
         let (mut least, mut idle) = (usize::MAX, 0);
         loop {
@@ -151,7 +155,7 @@ impl<D: Nand> Runtime<D> {
         }
     }
 
-    /// Freezes the mapping, if nothing of what was committed is elsewhere than in its pages.
+    /// Freezes the mapping, if all committed changes are in their pages.
     fn freeze_at_rest(&self, name: &str) -> Result<Option<FrozenId>, EngineError> {
         let _still = self.working.lock();
         self.require_no_snapshot(name)?;
@@ -165,7 +169,7 @@ impl<D: Nand> Runtime<D> {
             Ok(id) => Ok(Some(id)),
             Err(SpaceError::GroupOpen(_)) => Ok(None),
             Err(SpaceError::TooManyFrozen) => Err(EngineError::TooManySnapshots),
-            // The record, or the device, has no room for its mapping.
+            // The record, or the device, has no room for the mapping.
             Err(SpaceError::Full | SpaceError::NoRoom | SpaceError::TooLong { .. }) => {
                 Err(EngineError::Full)
             }
@@ -173,14 +177,14 @@ impl<D: Nand> Runtime<D> {
         }
     }
 
-    /// Gives a kept snapshot up, durably. On a device that is worn out, too: it may be of use again then.
+    /// Gives a named snapshot up, durably. Also on a worn device, which this may make usable again.
     ///
     /// # Errors
     ///
     /// `NoSnapshot`; the device failed.
     pub fn drop_snapshot(&self, name: &str) -> Result<(), EngineError> {
         let sound = self.engine().sound();
-        // The space floor is sound then: what its record says are pages that count, whatever else was given up.
+        // On a worn device the space floor is still sound: its record names only pages that count.
         sound.or_else(|fault| if fault == EngineError::WornOut { Ok(()) } else { Err(fault) })?;
         let id = self.kept_snapshot(name)?;
         let mut space = self.space();
@@ -190,20 +194,20 @@ impl<D: Nand> Runtime<D> {
         match thawed {
             Ok(()) => Ok(()),
             Err(SpaceError::UnknownFrozen(_)) => Err(EngineError::NoSnapshot),
-            // It is gone, durably with the next checkpoint.
+            // The snapshot is gone; the next checkpoint makes that durable.
             Err(SpaceError::Full | SpaceError::NoRoom) => Err(EngineError::Full),
             Err(error) => self.poison_for(error.into()),
         }
     }
 
-    /// Names of kept snapshots, oldest first.
+    /// Names of the named snapshots, oldest first.
     #[must_use]
     pub fn kept_snapshots(&self) -> Vec<String> {
         let frozen = self.space().frozen();
         frozen.into_iter().map(|(_, label)| String::from_utf8_lossy(&label).into_owned()).collect()
     }
 
-    /// The kept snapshot of that name.
+    /// The snapshot with this name.
     ///
     /// # Errors
     ///
@@ -221,12 +225,12 @@ impl<D: Nand> Runtime<D> {
         }
     }
 
-    /// Reads `key` as the kept snapshot has it.
+    /// Reads `key` in the named snapshot.
     ///
     /// # Errors
     ///
-    /// `NoSnapshot` once it was given up, `NoTable` when it has none of that number, `ForeignTable` when that
-    /// was another's; damage.
+    /// `NoSnapshot` once the snapshot was given up, `NoTable` when it has no table with this
+    /// number, `ForeignTable` when the number was another table's; damage.
     pub(crate) fn get_kept(
         &self,
         id: FrozenId,
@@ -249,7 +253,7 @@ impl<D: Nand> Runtime<D> {
         }
     }
 
-    /// The rows of the leaf at the near end of `range`, and what is left of the range.
+    /// Reads the rows of the leaf at the near end of `range`; returns the rest of the range.
     ///
     /// # Errors
     ///
@@ -269,11 +273,12 @@ impl<D: Nand> Runtime<D> {
         Ok(out.take_from(&NodeView::trusted(&image), range, direction))
     }
 
-    /// Reads every row of a kept snapshot, its large values too; what does not read is handed to `fault`.
+    /// Reads every row of a named snapshot, with large values; unreadable data is reported to
+    /// `fault`.
     ///
     /// # Errors
     ///
-    /// Those that `fault` gives back.
+    /// Errors that `fault` returns.
     pub(super) fn check_kept(
         &self,
         id: FrozenId,
@@ -331,7 +336,7 @@ impl<D: Nand> Runtime<D> {
         Err(EngineError::Corrupt { page: root, check: "tree is deeper than any tree can be" })
     }
 
-    /// First key behind the leaf of `key`, as far as the way to it reads.
+    /// First key behind the leaf of `key`, if the path to the leaf is readable.
     pub(crate) fn end_of_kept_leaf(
         &self,
         id: FrozenId,
@@ -386,12 +391,12 @@ impl<D: Nand> Runtime<D> {
         Ok(image)
     }
 
-    /// Whom the tables belong to that a kept snapshot gives out.
+    /// Owner of the tables that a named snapshot gives out.
     pub(crate) fn kept_owner(&self, id: FrozenId) -> Result<TableOwner, EngineError> {
         Ok(self.kept_tables(id)?.owner)
     }
 
-    /// The tables that the snapshot names, as its catalog has them.
+    /// The tables in the snapshot's catalog.
     fn kept_tables(&self, id: FrozenId) -> Result<Arc<KeptTables>, EngineError> {
         if let Some(tables) = self.kept.lock().tables.get(&id) {
             return Ok(Arc::clone(tables));
@@ -413,7 +418,7 @@ impl<D: Nand> Runtime<D> {
             }
         }
         let found = Arc::new(KeptTables { owner: TableOwner::alone(), roots, shared });
-        // Whoever came first has given tables out already.
+        // The first caller may have given tables out already: its set is kept.
         let mut kept = self.kept.lock();
         Ok(Arc::clone(kept.tables.entry(id).or_insert(found)))
     }

@@ -1,9 +1,9 @@
-//! Who pays for what is done to the flash: the thread that does it.
+//! Charges work on the flash to the thread that does it.
 //!
-//! Owns a counter of each thread. The space floor counts what is done to the device; whoever holds its
-//! latch is the only one who does anything, so the difference between taking and leaving it is his.
+//! Owns one counter per thread. The space floor counts work on the device only under its latch, so
+//! the difference between taking and releasing the latch is the work of the thread that held it.
 //!
-//! Invariant B1: over all threads, what is metered is what the counters of the space floor say.
+//! Invariant B1: the sum over all threads equals the counters of the space floor.
 
 use std::cell::Cell;
 use std::fmt;
@@ -18,7 +18,7 @@ thread_local! {
     static SPENT: Cell<Bill> = Cell::default();
 }
 
-/// The space floor, latched. What is done to the flash meanwhile is on the bill of this thread.
+/// The space floor, latched. Flash work done through the guard is charged to this thread's bill.
 pub struct SpaceGuard<'a, D: Nand> {
     space: MutexGuard<'a, Space<D>>,
     before: Bill,
@@ -61,12 +61,12 @@ impl<D: Nand> Drop for SpaceGuard<'_, D> {
     }
 }
 
-/// A bill: what the calls of somebody did to the flash.
+/// A bill: the flash work of a set of calls.
 #[derive(Debug, Default)]
 pub struct Meter(Mutex<Bill>);
 
 impl Meter {
-    /// What `calls` give; what they do to the flash on this thread is added to the bill.
+    /// Runs `calls` and returns their result; their flash work on this thread is added to the bill.
     pub fn charge<T>(&self, calls: impl FnOnce() -> T) -> T {
         let before = SPENT.with(Cell::get);
         let result = calls();

@@ -22,15 +22,15 @@ use crate::log::{
 };
 use crate::options::OptionsError;
 
-/// What a database is opened for.
+/// Purpose of opening a database.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Access {
     Write,
-    /// Nothing is written, not even what restart would: answers rest on what reads now.
+    /// Nothing is written, not even by restart: answers rest on the data that reads now.
     Read,
 }
 
-/// What restart read, wrote and found.
+/// Work and findings of a restart.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct RecoveryReport {
     /// Physical pages read, log pages included.
@@ -41,26 +41,26 @@ pub struct RecoveryReport {
     pub log_pages_read: u64,
     /// Log fragments that may have been in flight at a cut and were programmed again.
     pub log_pages_copied: u64,
-    /// Commits put back.
+    /// Commits put back into memory.
     pub commits: u64,
-    /// Whether the whole chip had to be scanned.
+    /// Whether all blocks of the chip had to be scanned.
     pub full_scan: bool,
-    /// Device time that opening took, in nanoseconds.
+    /// Device time spent on opening, in nanoseconds.
     pub time_ns: u64,
 }
 
-/// Bytes of log for each byte of memory, when the options leave it open: the more the log holds,
-/// the fewer live deltas a checkpoint has to copy for each commit.
+/// Bytes of log for each byte of memory, when the options leave the size open: the more the log
+/// holds, the fewer live deltas a checkpoint has to copy for each commit.
 const LOG_MEMORY_RATIO: u64 = 4;
 
 /// A log whose size the options leave open takes at most one part in this many of the blocks that it
 /// shares with the data.
 const LOG_DEVICE_SHARE: u64 = 4;
 
-/// Levelling the wear of blocks that hold what stays moves at most one page in so many.
+/// Static wear levelling moves at most one page in this many.
 const LEVEL_SHARE: u32 = 64;
 
-/// Log pages of the smallest log: a checkpoint's copies beside the commits that go on.
+/// Log pages of the smallest log: room for a checkpoint's copies and for commits meanwhile.
 const LOG_PAGES_MIN: u64 = 24;
 
 /// Blocks of the smallest log: one that takes appends, one that a restart left half used, one with
@@ -70,10 +70,11 @@ const LOG_BLOCKS_MIN: u64 = 4;
 /// Log pages beyond which no device is large enough.
 const LOG_PAGES_MAX: u32 = 1 << 24;
 
-/// A device that grows begins with one part in so many more blocks than the smallest database needs.
+/// A growing device begins with the blocks that the smallest database needs, and one part in this
+/// many more.
 const GROWING_SPARE_SHARE: u32 = 8;
 
-/// Logical pages that the smallest database has room for: three times the engine's reserve.
+/// Logical pages of the smallest database: three times the engine's reserve.
 const PAGES_MIN: u32 = 24;
 
 const NO_MASTER: Corruption = Corruption { page: None, check: "master record does not decode" };
@@ -123,7 +124,8 @@ impl<D: Nand> Runtime<D> {
     ///
     /// # Errors
     ///
-    /// As [`Runtime::open`]; `NeedsMemory` when the changes that no page holds yet do not fit the memory.
+    /// As [`Runtime::open`]; `NeedsMemory` when the changes that no page holds yet do not fit the
+    /// memory.
     pub fn open_read_only(device: D, options: &Options) -> Result<Self, OpenError> {
         Self::open_with(device, options, Access::Read, Bugs::default(), |device| {
             let mut mounted = Space::mount(device)?;
@@ -165,7 +167,7 @@ impl<D: Nand> Runtime<D> {
         let counters = device.counters();
         let capabilities = device.capabilities();
         let (space, mount) = mount(device)?;
-        // Power that fails between the format and the first checkpoint leaves an empty database.
+        // A power cut between the format and the first checkpoint leaves an empty database.
         let master = match mount.full_scan || mount.user.is_empty() {
             true => Master::default(),
             false => Master::decode(&mount.user).ok_or(NO_MASTER)?,
@@ -190,8 +192,9 @@ impl<D: Nand> Runtime<D> {
             meet_step: 0,
         };
         restart.run()?;
-        // Restarts take log blocks too: many in a row must not use the log up (rule D7). A checkpoint
-        // that can wait is background work: it may write pages, and the halt is not the time for it.
+        // Restarts take log blocks too: many in a row must not use up the log (rule D7). A
+        // checkpoint that is not urgent waits for background work: it may write pages, which would
+        // prolong the opening.
         if access == Access::Write && runtime.engine().is_checkpoint_urgent() {
             restart.widen_for_copies()?;
             match runtime.checkpoint_now() {
@@ -270,7 +273,7 @@ pub fn space_options(device: &mut impl Nand, options: &Options) -> Result<SpaceO
         ..SpaceOptions::default()
     };
     let blocks = match space.grows {
-        // A file: what is to come is as good as what is there.
+        // A file: blocks that it will grow by count as present.
         true => geometry.block_count,
         false => good_blocks(device)?,
     };
@@ -303,7 +306,7 @@ const fn wears_by_block(capabilities: Capabilities) -> bool {
     !matches!(capabilities.cell_mode, CellMode::File | CellMode::Translated)
 }
 
-/// Log pages that a database with these options gets, for `changes` bytes of them in memory.
+/// Log pages of a database with these options, whose changes take up to `changes` bytes of memory.
 fn log_pages(geometry: &Geometry, room: LogRoom, options: &Options, changes: usize) -> u32 {
     let per_block = u64::from(room.pages_per_block);
     let least = LOG_PAGES_MIN.max(LOG_BLOCKS_MIN * per_block);
@@ -318,8 +321,9 @@ fn log_pages(geometry: &Geometry, room: LogRoom, options: &Options, changes: usi
     u32::try_from(pages.max(least)).unwrap_or(LOG_PAGES_MAX).min(LOG_PAGES_MAX)
 }
 
-/// One part in so many of the memory that restart may fill comes from the log before changes meet their leaves again,
-/// each of which is read for it; twice as much each time that they dropped less than that.
+/// Between two rounds in which changes meet their leaves, restart reads log for one part in this
+/// many of the memory that it may fill. A round reads every leaf concerned; the distance doubles
+/// each time a round drops less than that share.
 const MEET_SHARE: usize = 4;
 
 /// One restart: see the module `engine::restart` for its steps.
@@ -332,14 +336,14 @@ struct Restart<'a, D: Nand> {
     /// Commits may have been made by flags, whose markers are gone.
     carries_flags: bool,
     report: RecoveryReport,
-    /// What replayed records ask of the space floor, with their LSNs: what the log's tail asks for is
-    /// not done before the tail is safe (rule D11).
+    /// Requests of replayed records to the space floor, with their LSNs: requests from the log's
+    /// tail are not carried out before the tail is safe (rule D11).
     effects: Vec<(Lsn, ReplayEffects)>,
-    /// Lost pages that records free which were made after the checkpoint.
+    /// Lost pages that are freed by records made after the checkpoint.
     freed_lost: Vec<LogicalPage>,
-    /// Log pages that have been read when changes meet their leaves again, at the earliest.
+    /// Number of log pages read at which changes meet their leaves again, at the earliest.
     meets_at: u64,
-    /// Bytes of log in between: more each time that little was dropped.
+    /// Bytes of log between two such rounds: more each time a round drops little.
     meet_step: usize,
 }
 
@@ -360,7 +364,8 @@ impl<D: Nand> Restart<'_, D> {
         }
         self.require_named_pages()?;
         self.count_named();
-        // Until here nothing is written; whatever cannot be from now on, what was read stays readable.
+        // Up to here nothing is written. If writing fails from now on, the data read so far stays
+        // readable.
         self.begin_epoch(&end, last)?;
         let is_settled = self.settle_cache()?;
         self.apply_settled(if is_settled { last } else { end.settled_lsn })?;
@@ -371,14 +376,14 @@ impl<D: Nand> Restart<'_, D> {
             Ok(()) if self.access == Access::Read => {
                 self.runtime.engine().poison(EngineError::ReadOnly);
             }
-            // The host has no room for a session to begin: what is there can be read.
+            // The host has no room for a session to begin: existing data can still be read.
             Err(
                 OpenError::Engine(EngineError::Full)
                 | OpenError::Space(SpaceError::Full | SpaceError::NoRoom | SpaceError::LogFull),
             ) => {
                 self.runtime.engine().poison(EngineError::Full);
             }
-            // Nothing can be written any more, but what is there can be read.
+            // Nothing can be written any more, but existing data can be read.
             Err(
                 OpenError::Engine(EngineError::WornOut) | OpenError::Space(SpaceError::WornOut),
             ) => {
@@ -406,7 +411,7 @@ impl<D: Nand> Restart<'_, D> {
         }
         let freed = self.runtime.engine().end_replay();
         let mut space = self.runtime.space();
-        // A number may have found an owner since: a page, or a root that was never written.
+        // A number may have a new owner by now: a page, or a root that was never written.
         let roots = self.runtime.engine().roots();
         let is_root = |page: &LogicalPage| roots.iter().any(|(_, root)| root == page);
         for page in freed.into_iter().filter(|page| !is_root(page)) {
@@ -418,8 +423,9 @@ impl<D: Nand> Restart<'_, D> {
         Ok(())
     }
 
-    /// What the mount and the log read may stand in a cache alone where a process died: after this it cannot
-    /// change any more. Whether it is such a device.
+    /// Syncs a device with a cache: after the death of a process, data that the mount and the log
+    /// reader saw may stand only in the cache. After the sync it cannot change any more. True if
+    /// the device was synced.
     fn settle_cache(&self) -> Result<bool, OpenError> {
         let has_cache = self.runtime.needs_sync && !self.runtime.has_pairs && !self.mount.closed;
         let is_settled = has_cache && self.access == Access::Write;
@@ -429,7 +435,7 @@ impl<D: Nand> Restart<'_, D> {
         Ok(is_settled)
     }
 
-    /// Groups that no record commits are given up.
+    /// Discards groups that no record commits.
     fn end_groups(&self) -> Result<(), OpenError> {
         let mut space = self.runtime.space();
         for group in space.groups() {
@@ -442,8 +448,8 @@ impl<D: Nand> Restart<'_, D> {
         Ok(())
     }
 
-    /// What flags decided, one way or the other, must stay decided: a flag that was in flight may read
-    /// otherwise the next time (rule D11). A record of the log decides before flags do (rule D5).
+    /// Pins the verdicts of flags, in both directions: a flag that was in flight may read
+    /// differently next time (rule D11). A log record decides before flags do (rule D5).
     fn settle_flags(&self) -> Result<(), OpenError> {
         let mut space = self.runtime.space();
         let is_named =
@@ -461,10 +467,11 @@ impl<D: Nand> Restart<'_, D> {
         self.runtime.engine().bugs.has(bug)
     }
 
-    /// Reads the log from the master record's position and puts back what the phase asks for.
+    /// Reads the log from the master record's position and puts back the records that the phase
+    /// asks for.
     fn read_log(&mut self, mut phase: Replay) -> Result<(Replay, LogEnd, Vec<Vec<u8>>), OpenError> {
-        // Without a record of the engine the whole log is needed: what a checkpoint had copied of it, and
-        // what it gave up, is known to nobody.
+        // Without a master record the whole log is needed: the deltas that a checkpoint had copied
+        // or dropped are unknown.
         let start = ReadStart::Chain(self.master.begin.chain);
         let survivors = match self.runtime.needs_sync {
             true => Survivors::AnySubset,
@@ -473,7 +480,8 @@ impl<D: Nand> Restart<'_, D> {
         let mut reader = LogReader::new(self.geometry, start, survivors);
         let first = self.master.begin.page.max(self.mount.log_pages.start);
         let mut bytes = Vec::new();
-        // A second reading takes the copies of the tail too: the tail itself may not read any more.
+        // A second reading includes the copies of the tail: the tail itself may be unreadable by
+        // now.
         let end = self.mount.log_pages.end.max(self.runtime.space().log_range().end);
         let numbers = self.runtime.space().log_numbers(first..end);
         for page in numbers {
@@ -520,13 +528,15 @@ impl<D: Nand> Restart<'_, D> {
         self.access == Access::Write && !self.runtime.engine().is_poisoned()
     }
 
-    /// Where nothing can be merged, what no leaf holds has to fit the memory. The session before had it there, too.
+    /// Requires that all changes without a leaf fit the memory, where nothing can be merged. The
+    /// session before had them in memory, too.
     fn require_memory(&self, last: Lsn) -> Result<(), OpenError> {
         if self.runtime.engine().exceeds_share() {
             self.meet_leaves(None)?;
             self.runtime.engine().pack_deltas();
         }
-        // The session before had dropped what it appended since its checkpoint.
+        // The session before had dropped the changes that it appended to leaves since its
+        // checkpoint.
         if self.runtime.engine().replay_fills_memory() {
             self.meet_leaves(Some(last))?;
             self.runtime.engine().pack_deltas();
@@ -538,7 +548,7 @@ impl<D: Nand> Restart<'_, D> {
         }
     }
 
-    /// What damage took of the pages of committed groups is known as lost before anything is written.
+    /// Marks damaged pages of committed groups as lost before anything is written.
     fn require_named_pages(&self) -> Result<(), SpaceError> {
         let mut space = self.runtime.space();
         let freed = self
@@ -556,16 +566,17 @@ impl<D: Nand> Restart<'_, D> {
         Ok(())
     }
 
-    /// What the first record of this session named, a later one may have to name as well (D4): groups that
-    /// were committed or given up since the last checkpoint, until another covers them.
+    /// Counts the groups that the first record of this session named: later records may have to
+    /// name them as well (D4), since they were committed or discarded after the last checkpoint,
+    /// until another checkpoint covers them.
     fn count_named(&self) {
         let listed = self.runtime.space().listed_size();
         self.runtime.engine().count_named(listed / OPEN_GROUP_PAGE_SIZE);
     }
 
-    /// Does what records up to `settled` ask for, which stay whatever becomes of the log's tail: the session's
-    /// first writes may need the room of the versions that they replaced. Up to the first that concerns
-    /// pages which may have been in flight themselves.
+    /// Carries out the requests of records up to `settled`, which stand whatever happens to the
+    /// log's tail: the session's first writes may need the room of the replaced versions. Stops at
+    /// the first request for pages that may have been in flight themselves.
     fn apply_settled(&mut self, settled: Lsn) -> Result<(), OpenError> {
         let count = {
             let space = self.runtime.space();
@@ -596,7 +607,7 @@ impl<D: Nand> Restart<'_, D> {
             {
                 space.trim(page, None)?;
             } else if lsn > self.master.durable && space.is_lost(page) {
-                // Made after the checkpoint, the record means who had the number then.
+                // The record was made after the checkpoint: it means the owner at that time.
                 self.freed_lost.push(page);
             }
             if space.reserve(page) {
@@ -606,9 +617,9 @@ impl<D: Nand> Restart<'_, D> {
         Ok(())
     }
 
-    /// Frees the numbers of lost pages. The space floor makes checkpoints of its own, which the engine's record does not
-    /// follow: the number may have had another owner by then. The root of a table that was lost is no root that was
-    /// never written.
+    /// Frees the numbers of lost pages. The space floor makes checkpoints of its own, which the
+    /// engine's record does not follow, so a number may have a new owner by then. A table's root
+    /// that was lost is kept: it must not pass for a root that was never written.
     fn free_lost(&mut self) {
         let roots = self.runtime.engine().roots();
         let mut space = self.runtime.space();
@@ -620,8 +631,9 @@ impl<D: Nand> Restart<'_, D> {
         }
     }
 
-    /// Drops what leaves hold already, and where a session only reads, what appends up to an LSN hold that no
-    /// checkpoint counts. A leaf that does not read is for the merges to go without.
+    /// Drops the changes that leaves hold already. With `appends_to`, in a session that only reads,
+    /// it also drops the changes up to that LSN in appends that no checkpoint counts. An unreadable
+    /// leaf is skipped and left to the merges.
     fn meet_leaves(&self, appends_to: Option<Lsn>) -> Result<(), OpenError> {
         let go_without = |error| match error {
             EngineError::Corrupt { .. } | EngineError::Space(_) => Ok(()),
@@ -647,12 +659,12 @@ impl<D: Nand> Restart<'_, D> {
         }
     }
 
-    /// Leaves no more in memory than a checkpoint has room for, and nothing that leaves hold where there is much. How
-    /// long a log that grows was before is not known: it becomes long enough first. What the device has no room to
-    /// merge stays.
+    /// Merges until the deltas in memory are no more than a checkpoint has room for. Deltas that
+    /// leaves already hold are dropped first where there are many. A growing log is widened first,
+    /// since its earlier length is not known. Deltas that the device has no room to merge stay.
     fn fit_copies(&self) -> Result<(), OpenError> {
         let exceeds = || self.runtime.engine().exceeds_copies();
-        // A session that was closed copied only what no leaf had.
+        // A session that was closed copied only deltas that no leaf had.
         if !self.mount.closed && self.runtime.engine().exceeds_share() {
             self.meet_leaves(None)?;
         }
@@ -671,8 +683,8 @@ impl<D: Nand> Restart<'_, D> {
         Ok(())
     }
 
-    /// Copies of what was put back take less than the leaves that would have to be written for want of log: a device
-    /// that may grow has room for them.
+    /// Makes room for copies of the deltas that were put back: on a device that may grow, copies
+    /// take less room than the leaves that a short log would force out.
     fn widen_for_copies(&self) -> Result<(), OpenError> {
         while self.runtime.engine().lacks_room_for_copies() && self.widen_log()? {}
         let lacking = self.runtime.engine().room_for_copies();
@@ -691,7 +703,8 @@ impl<D: Nand> Restart<'_, D> {
         Ok(is_wider)
     }
 
-    /// Makes what was put back fit the budget again: drops what leaves hold already, and merges if that is not enough.
+    /// Makes the deltas that were put back fit the budget again: drops deltas that leaves hold
+    /// already, and merges if that is not enough.
     fn make_room(&mut self) -> Result<(), OpenError> {
         if self.report.log_pages_read >= self.meets_at {
             let before = self.runtime.engine().put_back_size();
@@ -706,7 +719,7 @@ impl<D: Nand> Restart<'_, D> {
         while self.can_write() && self.runtime.engine().replay_overflows() {
             match self.runtime.advance() {
                 Ok(true) => {}
-                // What the device has no room to merge stays in memory.
+                // Deltas that the device has no room to merge stay in memory.
                 Ok(false) | Err(EngineError::Full) => break,
                 Err(EngineError::WornOut) => {
                     self.runtime.engine().poison(EngineError::WornOut);
@@ -718,7 +731,7 @@ impl<D: Nand> Restart<'_, D> {
         Ok(())
     }
 
-    /// The engine knows from now on up to where commits are durable.
+    /// Begins a new epoch: from now on the engine knows its durable frontier.
     fn begin_epoch(&self, end: &LogEnd, last: Lsn) -> Result<(), OpenError> {
         let epoch = match self.has(SeededBug::ReuseEpoch) {
             true => end.chain.epoch.max(1),
@@ -738,17 +751,18 @@ impl<D: Nand> Restart<'_, D> {
         Ok(())
     }
 
-    /// Starts the new epoch: the log's tail is programmed again before it is relied on (D11).
+    /// Starts the new epoch: the log's tail is programmed again before anything relies on it (D11).
     fn continue_log(&mut self, end: &LogEnd, tail: &[Vec<u8>]) -> Result<(), OpenError> {
         if end.last_page.is_none() {
-            // Nothing behind the master record's position is needed: what sessions that left no
-            // record have taken of the log goes with the next checkpoint (rule D7).
+            // Nothing behind the master record's position is needed: log pages taken by sessions
+            // that left no record are freed by the next checkpoint (rule D7).
             let next = self.runtime.space().log_range().end;
             self.runtime.engine().note_log_page(next);
             return Ok(());
         }
         if self.mount.closed || self.access == Access::Read {
-            // Nothing of it was in flight, or nothing is done about it: the epoch begins with the first change.
+            // After a close nothing of the tail was in flight; a session that only reads writes
+            // nothing. The epoch begins with the first change.
             return Ok(());
         }
         if !self.has(SeededBug::SkipTailCopy) {
@@ -758,10 +772,10 @@ impl<D: Nand> Restart<'_, D> {
                 space.log_append(fragment)?;
                 self.report.log_pages_copied += 1;
             }
-            // What goes on behind a copy that is not there yet would look like a hole.
+            // Fragments behind a copy that is not programmed yet would look like a hole in the log.
             self.runtime.space().await_dies();
         }
-        // Answers rest on the tail: it must not be able to change once something was answered.
+        // Answers rest on the tail: it must not change any more once something was answered.
         self.runtime.engine().append_open();
         self.runtime.observe(&self.runtime.space());
         if let Some(flush) = self.runtime.flush_begin()? {
@@ -770,7 +784,7 @@ impl<D: Nand> Restart<'_, D> {
         Ok(())
     }
 
-    /// Reads the catalog: which tree is which, and where its root is.
+    /// Reads the catalog: the trees, and the places of their roots.
     fn load_catalog(&self) -> Result<(), OpenError> {
         let entries = self.runtime.catalog()?;
         let mut engine = self.runtime.engine();
@@ -784,17 +798,18 @@ impl<D: Nand> Restart<'_, D> {
             space.reserve(root);
         }
         drop(space);
-        // What was freed before a close is no more in its record.
+        // After a close the record holds no freed pages any more.
         if self.mount.closed { Ok(()) } else { self.forget_former_owners() }
     }
 
-    /// A root that was never written has no page. A cut may bring back one that its number had before, where that had
-    /// been freed since the last checkpoint: whatever is no node of the table is free again.
+    /// Frees pages of former owners. A root that was never written has no page, but a cut may bring
+    /// back a page that its number had before and that was freed since the last checkpoint. Such a
+    /// page is no node of the table, and is freed again.
     fn forget_former_owners(&self) -> Result<(), OpenError> {
         let (roots, mut image) = (self.runtime.engine().roots(), Vec::new());
         for (tree, root) in roots {
             let mut space = self.runtime.space();
-            // What does not read may be the table's own.
+            // An unreadable page may be the table's own.
             let is_found = space.is_mapped(root) && space.read(root, &mut image).is_ok();
             if is_found && !self.runtime.engine().is_node_of(tree, &image) {
                 space.trim(root, None)?;
@@ -838,7 +853,7 @@ impl<D: Nand> Runtime<D> {
     }
 }
 
-/// Above every LSN: while the log is read nothing that was put back is trusted without its base.
+/// Above every LSN: while the log is read, no delta that was put back is trusted without its base.
 const LSN_MAX: u64 = (1 << 56) - 1;
 
 #[cfg(test)]
@@ -860,7 +875,8 @@ mod tests {
         database.runtime().checkpoint_now().unwrap();
     }
 
-    /// Commits without any background work until the log is full for users; how many.
+    /// Commits without any background work until the log is full for users; returns the number of
+    /// commits.
     fn fill_log(database: &Database<SimNand>, table: Table) -> u32 {
         let runtime = database.runtime();
         for number in 0.. {
@@ -880,8 +896,8 @@ mod tests {
         unreachable!()
     }
 
-    /// Goal (rule D11): a log that is full for users is no reason to write data pages while opening,
-    /// and however often opening is cut short, the next one has room.
+    /// Goal (rule D11): a log that is full for users is no reason to write data pages while
+    /// opening. However often opening is cut short, the next opening has room.
     #[test]
     fn a_full_log_delays_no_restart() {
         let profile = Profile::named("slc-2k").unwrap().with_block_count(128).unwrap();
@@ -948,9 +964,9 @@ mod tests {
         }
     }
 
-    /// Goal (rule D7): what was put back, and is not merged yet, takes its room from those who commit later;
-    /// else each session fills a device a little further, up to its reserve. Method: rows for an eighth
-    /// of the chip wait in memory across a restart.
+    /// Goal (rule D7): deltas that were put back and are not merged yet take their room from later
+    /// commits; else each session fills a device a little further, up to its reserve. Method: rows
+    /// for an eighth of the chip wait in memory across a restart.
     #[test]
     fn growth_that_waits_is_known_after_a_restart() {
         let profile = Profile::named("slc-2k").unwrap().with_block_count(64).unwrap();
@@ -965,7 +981,7 @@ mod tests {
             transaction.commit_with(Durability::Deferred).unwrap();
         }
         database.flush().unwrap();
-        // Patches above what the restart puts back hide nothing.
+        // Patches above deltas that the restart puts back hide nothing.
         let database = Database::open_on(database.into_device().unwrap(), &options).unwrap();
         let table = database.table("t").unwrap();
         for row in 0..capacity as u32 / 8 / 500 {
@@ -984,9 +1000,9 @@ mod tests {
         assert!(after <= before, "room for {after} times 8 KiB, and {before} before");
     }
 
-    /// Goal: a table that was never written shows nothing of who had the number of its root before, when a cut brings
-    /// that back: a page of a large transaction, or a node of another table. Method: the pages are written under the
-    /// numbers; opened to read, and to write.
+    /// Goal: a table that was never written shows no content of a former owner of its root's
+    /// number, when a cut brings it back: a page of a large transaction, or a node of another
+    /// table. Method: such pages are written under the numbers; opened to read, and to write.
     #[test]
     fn a_table_shows_nothing_of_who_had_its_number_before() {
         let profile = Profile::named("slc-2k").unwrap().with_block_count(64).unwrap();

@@ -1,6 +1,7 @@
 //! Reading on the calling thread: one key, or the rows of a leaf at a time.
 //!
-//! Owns the choice between the ways to read: shared, in turn, or past the engine. Never keeps a place in a table.
+//! Owns the choice between the ways to read: shared, in turn, or past the engine. Never keeps a
+//! position in a table.
 
 use std::collections::VecDeque;
 
@@ -15,17 +16,17 @@ use crate::engine::{
 use crate::error::EngineError;
 use crate::lock::Xid;
 
-/// Rows of a batch, unless they are those of one leaf.
+/// Rows of a batch; a shared read returns the rows of one leaf instead.
 const BATCH_COUNT: usize = 256;
 
-/// Who reads.
+/// The kind of reader.
 #[derive(Clone, Copy, Debug)]
 pub enum Reader {
-    /// A transaction, which locks what it reads.
+    /// A transaction, which locks the keys it reads.
     Transaction(Xid),
     /// A snapshot.
     Snapshot(SnapshotId),
-    /// A snapshot that is kept under a name.
+    /// A named snapshot.
     Kept(FrozenId),
 }
 
@@ -52,7 +53,7 @@ impl<D: Nand> Runtime<D> {
     ///
     /// # Errors
     ///
-    /// Those of the reader: a deadlock, a snapshot that was ended; a table that is not its own; the device failed.
+    /// Errors of the reader: a deadlock, an ended snapshot, a foreign table; the device failed.
     pub fn read_key(
         &self,
         reader: Reader,
@@ -75,7 +76,7 @@ impl<D: Nand> Runtime<D> {
         self.run_after(missed, None, |engine| engine.get_snapshot(id, table, key, out))
     }
 
-    /// Reads `size` bytes at `offset` of the value of `key` into `out`, as far as there are so many, where the value lies
+    /// Reads up to `size` bytes at `offset` of the value of `key` into `out`, where the value lies
     /// in its leaf.
     ///
     /// # Errors
@@ -96,7 +97,7 @@ impl<D: Nand> Runtime<D> {
     ///
     /// # Errors
     ///
-    /// The snapshot was ended; a page of the value does not read.
+    /// The snapshot was ended; a page of the value is unreadable.
     pub fn load(&self, reader: Reader, descriptor: &Descriptor) -> Result<Vec<u8>, EngineError> {
         let kept = match reader {
             Reader::Kept(id) => Some(id),
@@ -110,8 +111,8 @@ impl<D: Nand> Runtime<D> {
         })
     }
 
-    /// Reads the rows at the near end of `range`: into `leaf` where they lie in one as they are, else into `batch`. What is
-    /// left of the range.
+    /// Reads the rows at the near end of `range` and returns the rest of the range. The rows go
+    /// into `leaf` where they lie unchanged in one leaf, else into `batch`.
     ///
     /// # Errors
     ///
@@ -152,14 +153,14 @@ impl<D: Nand> Runtime<D> {
         };
         let rest = self.run_for(xid, scan)?;
         if xid.is_some() {
-            // A snapshot needs what was loaded for it, merged or not.
+            // Only for transactions: a snapshot needs the loaded changes, merged or not.
             self.merge_excess();
         }
         batch.extend(rows);
         Ok(rest)
     }
 
-    /// First key behind the leaf of `key`, as far as the way to it reads.
+    /// First key behind the leaf of `key`, if the path to the leaf is readable.
     #[must_use]
     pub fn end_of_leaf(&self, reader: Reader, table: Table, key: &[u8]) -> Option<Vec<u8>> {
         match reader {
@@ -171,11 +172,12 @@ impl<D: Nand> Runtime<D> {
         }
     }
 
-    /// The table that a row of [`crate::CATALOG`] names, as it is given to the reader; none where it names no more.
+    /// The table that a row of [`crate::CATALOG`] names, as a handle for the reader; `None` where
+    /// the name is not current any more.
     ///
     /// # Errors
     ///
-    /// `NoSnapshot`; the catalog of a kept snapshot does not read.
+    /// `NoSnapshot`; the catalog of a named snapshot is unreadable.
     pub fn named_table(
         &self,
         reader: Reader,

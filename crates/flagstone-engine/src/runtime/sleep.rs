@@ -1,12 +1,13 @@
-//! Threads that sleep until another one does what they wait for.
+//! Threads that sleep until another thread has done the work they wait for.
 //!
-//! Owns who waits for what. Each is woken alone, by name: with one condition for all, every commit
-//! of sixteen threads would wake the fifteen others to look and sleep again.
+//! Owns the list of waiting threads and their reasons. Each thread is woken individually: with one
+//! condition variable for all, every commit of sixteen threads would wake the fifteen others to
+//! look and sleep again.
 //!
-//! - **L1** A thread puts itself on the list under the engine's latch that it looked under, and whoever
-//!   changes what it waits for reads the list after that change: no wake-up is missed.
-//! - **L2** When a flush ends, those that it did not cover are without anybody who flushes for them: the
-//!   first of them is woken to do it.
+//! - **L1** A thread joins the list under the same engine latch under which it looked, and a thread
+//!   that changes the awaited state reads the list after the change: no wake-up is missed.
+//! - **L2** When a flush ends, the waiting threads that it did not cover have no thread that
+//!   flushes for them: the first of them is woken to do so.
 
 use std::cell::OnceCell;
 use std::sync::Arc;
@@ -17,27 +18,27 @@ use flagstone_space::Lsn;
 use crate::lock::Xid;
 use crate::sync::{Condvar, Mutex, thread_local};
 
-/// What a thread waits for.
+/// Reason of a thread to wait.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum For {
-    /// The lock of this transaction, or any where it is not known.
+    /// The lock of this transaction, or any lock where the transaction is not known.
     Lock(Option<Xid>),
-    /// Commits up to here are durable.
+    /// Commits up to this LSN are durable.
     Durable(Lsn),
-    /// Work, or a flush, that another thread does.
+    /// Work or a flush by another thread.
     Change,
 }
 
 /// How a thread was woken.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Woken {
-    /// It may look again.
+    /// The awaited state may have changed: the thread looks again.
     Perhaps,
-    /// What it waited for has happened.
+    /// The awaited state has come.
     Done,
 }
 
-/// One thread's bed.
+/// The place where one thread sleeps.
 #[derive(Debug, Default)]
 struct Bed {
     woken: Mutex<Option<Woken>>,
@@ -55,7 +56,7 @@ thread_local! {
     static BED: OnceCell<Arc<Bed>> = const { OnceCell::new() };
 }
 
-/// Who sleeps.
+/// The sleeping threads.
 #[derive(Debug, Default)]
 pub(super) struct Sleepers {
     list: Mutex<Vec<(For, Arc<Bed>)>>,
@@ -67,18 +68,17 @@ pub(super) struct Sleepers {
 pub(super) struct Asleep(Arc<Bed>);
 
 impl Sleepers {
-    /// Puts this thread on the list of those that wait for a lock. The engine's latch is held (L1).
+    /// Lists this thread as waiting for a lock. The engine's latch is held (L1).
     pub(super) fn await_lock(&self, xid: Option<Xid>) -> Asleep {
         self.list(For::Lock(xid))
     }
 
-    /// Puts this thread on the list of those that wait for a flush. The engine's latch is held (L1).
+    /// Lists this thread as waiting for a flush. The engine's latch is held (L1).
     pub(super) fn await_durable(&self, lsn: Lsn) -> Asleep {
         self.list(For::Durable(lsn))
     }
 
-    /// Puts this thread on the list of those that left something to others. The engine's latch is held
-    /// (L1).
+    /// Lists this thread as waiting for work of another thread. The engine's latch is held (L1).
     pub(super) fn await_change(&self) -> Asleep {
         self.list(For::Change)
     }
@@ -90,7 +90,7 @@ impl Sleepers {
         Asleep(bed)
     }
 
-    /// Sleeps until woken, or for so long.
+    /// Sleeps until woken, or until `limit` has passed.
     pub(super) fn sleep(&self, asleep: Asleep, limit: Duration) -> Woken {
         let Asleep(bed) = asleep;
         let mut woken = bed.woken.lock();
@@ -105,7 +105,7 @@ impl Sleepers {
         Woken::Perhaps
     }
 
-    /// Wakes those whose locks may have been granted.
+    /// Wakes the threads whose locks may have been granted.
     pub(super) fn wake_locks(&self, woken: &[Xid]) {
         let is_meant = |wants: For| match wants {
             For::Lock(Some(xid)) => woken.contains(&xid),
@@ -115,7 +115,7 @@ impl Sleepers {
         self.wake_if(|wants| is_meant(wants).then_some(Woken::Perhaps));
     }
 
-    /// Wakes those whose commits are durable, and one of the others, to flush next (L2).
+    /// Wakes the threads whose commits are durable, and one of the others to flush next (L2).
     pub(super) fn wake_durable(&self, durable: Lsn) {
         let mut is_led = false;
         self.wake_if(|wants| match wants {
@@ -125,12 +125,12 @@ impl Sleepers {
         });
     }
 
-    /// Wakes those that left something to others.
+    /// Wakes the threads that wait for work of another thread.
     pub(super) fn wake_changed(&self) {
         self.wake_if(|wants| (wants == For::Change).then_some(Woken::Perhaps));
     }
 
-    /// Wakes everybody: the engine is poisoned.
+    /// Wakes every thread: the engine is poisoned.
     pub(super) fn wake_all(&self) {
         self.wake_if(|_| Some(Woken::Perhaps));
     }
@@ -144,7 +144,7 @@ impl Sleepers {
                 false
             }
         });
-        // After the list is free: who wakes up may want it at once.
+        // The list's latch is released first: a woken thread may want it at once.
         for (how, bed) in meant {
             bed.wake(how);
         }
@@ -159,7 +159,8 @@ mod tests {
 
     const LONG: Duration = Duration::from_secs(60);
 
-    /// Lets threads sleep for each of `wants`, then does `wake`; how each woke up, none when it slept on.
+    /// Lets threads sleep for each of `wants`, then runs `wake`; returns how each woke up, `None`
+    /// where it slept on.
     fn woken(wants: &[For], wake: impl FnOnce(&Sleepers)) -> Vec<Option<Woken>> {
         let sleepers = Sleepers::default();
         thread::scope(|scope| {

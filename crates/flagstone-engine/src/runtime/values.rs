@@ -49,12 +49,12 @@ impl<D: Nand> Runtime<D> {
         Ok(())
     }
 
-    /// Reads a large value. Its reader holds a lock or a snapshot, so that its pages stay.
+    /// Reads a large value. A lock or a snapshot of the reader keeps its pages.
     pub(crate) fn load_value(&self, descriptor: &Descriptor) -> Result<Vec<u8>, EngineError> {
         self.load_value_of(None, descriptor)
     }
 
-    /// As [`Runtime::load_value`], as a kept snapshot has it, if one is named.
+    /// As [`Runtime::load_value`]; from a named snapshot, if `kept` names one.
     pub(crate) fn load_value_of(
         &self,
         kept: Option<FrozenId>,

@@ -1,13 +1,15 @@
 //! The account of a budget of wear.
 //!
-//! Owns the account and the decision at its end; what is done to the flash is counted by the space floor
-//! ([`Bill`]). Time comes from the caller: nothing here reads a clock of its own.
+//! Owns the account and the decision when it is used up; the space floor counts the work on the
+//! flash ([`Bill`]). Time comes from the caller: nothing here reads a clock of its own.
 //!
 //! Invariants:
-//! - **G1** Over any time, what is admitted is at most a day's allowance, and what the time has earned; what
-//!   goes on after that is work of transactions that were admitted, and is paid back.
-//! - **G2** A transaction is refused at its first change or not at all; reading and restart never are.
-//! - **G3** A clock that stands still or goes back earns nothing, and takes nothing away.
+//! - **G1** Over any period, the admitted wear is at most one day's allowance plus the allowance
+//!   earned in that period. Wear beyond that comes from transactions admitted before, and is paid
+//!   back.
+//! - **G2** A transaction is refused at its first change or not at all; reading and restart are
+//!   never refused.
+//! - **G3** A clock that stands still or goes back earns nothing and costs nothing.
 
 use std::fmt;
 use std::time::Duration;
@@ -19,12 +21,12 @@ use tracing::warn;
 use super::{EVENTS, Runtime};
 use crate::error::EngineError;
 
-/// What a day's allowance counts.
+/// Unit and amount of a day's allowance.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Allowance {
-    /// Bytes programmed, data and spare, for whatever cause.
+    /// Bytes programmed, data and spare, for any cause.
     Bytes(u64),
-    /// Blocks erased. On a device that needs no erases, such as a file, segments that are used again.
+    /// Blocks erased. On a device without erases, such as a file: segments that are reused.
     Erases(u64),
 }
 
@@ -43,47 +45,49 @@ impl Allowance {
     }
 }
 
-/// What happens when the allowance is used up.
+/// Behaviour when the allowance is used up.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum AtLimit {
-    /// Transactions are refused at their first change, with [`EngineError::WearBudget`], which says how
-    /// long to wait.
+    /// Transactions are refused at their first change with [`EngineError::WearBudget`], which gives
+    /// the time to wait.
     #[default]
     Refuse,
-    /// Nothing is refused. `Database::wear_status` says how far the budget is overdrawn, and a
-    /// `tracing` event at level WARN says when it begins to be.
+    /// Nothing is refused. `Database::wear_status` gives the amount overdrawn, and a `tracing`
+    /// event at level WARN marks the moment when the budget becomes overdrawn.
     Report,
 }
 
-/// How much a database may do to its flash: see `Database::set_wear_budget`.
+/// Limit on the wear of the flash: see `Database::set_wear_budget`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct WearBudget {
-    /// What is earned in a day, evenly, and saved up for a day at most.
+    /// Allowance earned per day, evenly over the day. At most one day's allowance is saved up.
     pub per_day: Allowance,
-    /// What happens when nothing is left.
+    /// Behaviour when nothing is left.
     pub at_limit: AtLimit,
-    /// What is left now, below 0 when it is overdrawn; none: a whole day's allowance. A program that
-    /// wants the budget to hold over restarts keeps [`WearStatus::left`] and gives it back.
+    /// Balance to begin with, in the unit of `per_day`, below 0 when overdrawn; `None`: a whole
+    /// day's allowance. A program that wants the budget to hold over restarts stores
+    /// [`WearStatus::left`] and passes it here.
     pub left: Option<i64>,
 }
 
 /// State of a wear budget.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct WearStatus {
-    /// Bytes or erases left, below 0 when the budget is overdrawn.
+    /// Bytes or erases left, in the unit of [`WearBudget::per_day`]; below 0 when the budget is
+    /// overdrawn.
     pub left: i64,
-    /// Transactions refused.
+    /// Number of refused transactions.
     pub refused: u64,
 }
 
 /// Nanoseconds of a day.
 const DAY_NS: i128 = 86_400 * 1_000_000_000;
 
-/// Where the time comes from.
+/// Source of the time.
 type Clock = Box<dyn Fn() -> Duration + Send + Sync>;
 
-/// The account of a budget. Amounts are kept multiplied by the nanoseconds of a day, so that what any
-/// time earns is a whole number.
+/// The account of a budget. Amounts are kept multiplied by the nanoseconds of a day, so that any
+/// period earns a whole number.
 pub(crate) struct WearAccount {
     budget: WearBudget,
     clock: Clock,
@@ -115,20 +119,21 @@ impl WearAccount {
         }
     }
 
-    /// Books what time has earned and what the flash has seen since the last look.
+    /// Books the allowance earned and the wear caused since the last call.
     fn settle(&mut self, bill: &Bill) {
         let now = (self.clock)();
-        // A time that goes back is looked at again when it has caught up (G3).
+        // After a clock goes back, nothing is earned until it has caught up (G3).
         let elapsed = now.saturating_sub(self.now);
         self.now = self.now.max(now);
         let amount = i128::from(self.budget.per_day.amount());
         let elapsed_ns =
             i128::try_from(elapsed.as_nanos()).unwrap_or(DAY_NS).min(DAY_NS * 1_000_000);
-        // Threads look at the flash in one order and come here in another.
+        // Threads may arrive here in another order than the one in which they read the counters.
         let spent = self.budget.per_day.of(bill).max(self.spent);
         let cost = i128::from(spent - self.spent) * DAY_NS;
         self.spent = spent;
-        // An allowance without end earns more than a number holds, and keeps no more than that of a day.
+        // An allowance without end earns more than fits the number; the credit is capped at one
+        // day's amount.
         let earned = amount.saturating_mul(elapsed_ns);
         self.credit = self.credit.saturating_add(earned).min(amount * DAY_NS) - cost;
         if self.credit > 0 {
@@ -144,7 +149,7 @@ impl WearAccount {
         i64::try_from(left).unwrap_or(if left < 0 { i64::MIN } else { i64::MAX })
     }
 
-    /// Lets a transaction that wants to change something in, or says how long it has to wait.
+    /// Admits a transaction that wants to make a change, or gives the time it has to wait.
     pub(crate) fn admit(&mut self, bill: &Bill) -> Result<(), EngineError> {
         self.settle(bill);
         if self.credit > 0 || self.budget.at_limit == AtLimit::Report {
@@ -152,7 +157,7 @@ impl WearAccount {
         }
         self.refused += 1;
         let amount = i128::from(self.budget.per_day.amount());
-        // Until the credit is above 0; never, without an allowance.
+        // Time until the credit is above 0; without an allowance that time never comes.
         let wait_ns = (1 - self.credit).checked_div(amount).map(|whole| whole + 1);
         let wait = wait_ns.and_then(|wait_ns| u64::try_from(wait_ns).ok());
         Err(EngineError::WearBudget { wait: wait.map_or(Duration::MAX, Duration::from_nanos) })
@@ -160,8 +165,8 @@ impl WearAccount {
 }
 
 impl<D: Nand> Runtime<D> {
-    /// Gives the database a budget of wear, or another one; the account begins now. `clock` says the time since any
-    /// moment, and is asked when a transaction makes its first change.
+    /// Sets or replaces the budget of wear; its account begins now. `clock` returns the time since
+    /// any fixed moment, and is called when a transaction makes its first change.
     pub fn set_wear_budget(
         &self,
         budget: WearBudget,
@@ -177,7 +182,7 @@ impl<D: Nand> Runtime<D> {
         *self.wear.lock() = None;
     }
 
-    /// What is left of the budget now; none without one.
+    /// Balance of the budget now; `None` without a budget.
     #[must_use]
     pub fn wear_status(&self) -> Option<WearStatus> {
         let bill = self.space().bill();
@@ -188,11 +193,12 @@ impl<D: Nand> Runtime<D> {
         })
     }
 
-    /// Lets a transaction that is about to change something in, unless the budget of wear is used up (G2).
+    /// Admits a transaction that is about to make a change, unless the budget of wear is used up
+    /// (G2).
     ///
     /// # Errors
     ///
-    /// `WearBudget`, which says how long to wait.
+    /// `WearBudget`, which gives the time to wait.
     pub fn admit_change(&self) -> Result<(), EngineError> {
         if self.wear.lock().is_none() {
             return Ok(());
@@ -210,8 +216,8 @@ mod tests {
     use crate::options::Options;
     use crate::testing::Database;
 
-    /// Goal: nothing is charged twice. Method: two threads that looked at the flash in one order and book it
-    /// in the other.
+    /// Goal: no work is charged twice. Method: two threads that read the counters in one order and
+    /// book them in the other.
     #[test]
     fn bills_may_come_out_of_order() {
         let profile = Profile::named("slc-2k").and_then(|profile| profile.with_block_count(32));

@@ -1,7 +1,8 @@
 //! Changes and commits of transactions on the calling thread.
 //!
-//! Owns the way of a row that is larger than its leaf takes, and of a commit that has to be tried again. Never looks at
-//! the budget of wear: whoever begins a transaction asks [`Runtime::admit_change`] before its first change.
+//! Owns the handling of rows too large for a leaf, and of commits that have to be retried. Never
+//! checks the wear budget: the code that begins a transaction calls [`Runtime::admit_change`]
+//! before the first change.
 
 use flagstone_nand::Nand;
 use flagstone_space::Lsn;
@@ -13,7 +14,7 @@ use crate::lock::Xid;
 use crate::options::Durability;
 
 impl<D: Nand> Runtime<D> {
-    /// Stores a row, whatever the size of its value.
+    /// Stores a row with a value of any size.
     ///
     /// # Errors
     ///
@@ -22,7 +23,7 @@ impl<D: Nand> Runtime<D> {
         if value.len() <= self.engine_shared().inline_value_size_max(key.len()) {
             return self.run_for(Some(xid), |engine| engine.put(xid, table, key, value));
         }
-        // What speaks against the row is to be known before its pages are written.
+        // Reasons to refuse the row must be known before its pages are written.
         self.run_for(Some(xid), |engine| engine.prepare_write(xid, table, key))?;
         let descriptor = self.store(xid, value)?;
         let put = self.run_for(Some(xid), |engine| engine.put_ref(xid, table, key, &descriptor));
@@ -46,7 +47,7 @@ impl<D: Nand> Runtime<D> {
         }
     }
 
-    /// Changes some bytes of a value.
+    /// Changes some bytes of a value, from an offset on.
     ///
     /// # Errors
     ///
@@ -75,13 +76,14 @@ impl<D: Nand> Runtime<D> {
     ///
     /// # Errors
     ///
-    /// As [`Runtime::put`]; on a full device `TooLarge`, where the transaction is what is in the way.
+    /// As [`Runtime::put`]; on a full device `TooLarge`, where the transaction itself takes the
+    /// room.
     pub fn delete(&self, xid: Xid, table: Table, key: &[u8]) -> Result<(), EngineError> {
         let deleted = self.run_for(Some(xid), |engine| engine.delete(xid, table, key));
         deleted.map_err(|error| self.engine().refusal(xid, error))
     }
 
-    /// Locks a key as a change of it would.
+    /// Locks a key exclusively, as a change of the key would.
     ///
     /// # Errors
     ///
@@ -99,7 +101,7 @@ impl<D: Nand> Runtime<D> {
         self.run_for(Some(xid), |engine| engine.savepoint(xid))
     }
 
-    /// Takes back what was changed after a savepoint.
+    /// Takes back the changes made after a savepoint.
     ///
     /// # Errors
     ///
@@ -108,16 +110,16 @@ impl<D: Nand> Runtime<D> {
         self.run_for(Some(xid), |engine| engine.rollback_to(xid, savepoint))
     }
 
-    /// Commits: others see the changes, which [`Runtime::settle`] makes durable. The transaction is over when it returns
-    /// a ticket.
+    /// Commits: other transactions see the changes, which [`Runtime::settle`] makes durable. Once a
+    /// ticket is returned, the transaction is over.
     ///
     /// # Errors
     ///
-    /// The transaction lost a deadlock, is too large, or finds no room; `OtherProcess`; `OutcomeUnknown` when the device
-    /// failed while it was written.
+    /// The transaction lost a deadlock, is too large, or finds no room; `OtherProcess`;
+    /// `OutcomeUnknown` when the device failed while the commit was written.
     pub fn commit(&self, xid: Xid) -> Result<Ticket, EngineError> {
         self.require_own_process()?;
-        // The flush is this thread's business: the engine need not ask for it.
+        // This thread flushes itself: the engine need not ask for a flush.
         loop {
             match self.run_for(Some(xid), |engine| engine.commit(xid, Durability::Deferred)) {
                 Ok(ticket) => return Ok(ticket),
@@ -128,7 +130,7 @@ impl<D: Nand> Runtime<D> {
                         error => error,
                     });
                 }
-                // Work for others failed, not what commits this one: that goes on.
+                // Background work failed, not the commit: it goes on.
                 Err(_) => {
                     self.await_flush();
                 }
@@ -136,13 +138,13 @@ impl<D: Nand> Runtime<D> {
         }
     }
 
-    /// What commits ask for where nothing else is said.
+    /// Durability of a commit that names none.
     #[must_use]
     pub fn durability(&self) -> Durability {
         self.engine_shared().options().durability
     }
 
-    /// Waits for a commit as long as its durability asks.
+    /// Waits for a commit as its durability demands.
     ///
     /// # Errors
     ///
@@ -167,7 +169,7 @@ impl<D: Nand> Runtime<D> {
         self.run(|engine| engine.open_table(name))
     }
 
-    /// Creates a table inside a transaction, or opens the one of that name.
+    /// Creates a table inside a transaction, or opens the existing table with this name.
     ///
     /// # Errors
     ///
@@ -205,13 +207,13 @@ impl<D: Nand> Runtime<D> {
         Ok(table)
     }
 
-    /// The entry of a name in the catalog, locked.
+    /// The catalog entry of a name, locked.
     fn entry(&self, xid: Xid, name: &str) -> Result<Option<(Table, Vec<u8>)>, EngineError> {
         self.run_for(Some(xid), |engine| engine.locked_entry(xid, name)).map_err(of_name)
     }
 }
 
-/// A key that is too long is a name here.
+/// Turns `KeyTooLong` of a catalog key into `NameTooLong`.
 fn of_name(error: EngineError) -> EngineError {
     match error {
         EngineError::KeyTooLong { size, size_max } => EngineError::NameTooLong { size, size_max },
@@ -225,7 +227,7 @@ impl<D: Nand> Runtime<D> {
     ///
     /// # Errors
     ///
-    /// The device failed, now or before: what was not durable then is lost.
+    /// The device failed, now or before: commits that were not durable by then are lost.
     pub fn make_durable(&self) -> Result<(), EngineError> {
         let (lsn, before) = {
             let engine = self.engine();
@@ -234,7 +236,7 @@ impl<D: Nand> Runtime<D> {
         self.wait_durable(lsn).map_err(|error| before.err().unwrap_or(error))
     }
 
-    /// Merges all committed changes into their leaves, as far as nothing is in the way, and writes a checkpoint.
+    /// Merges all committed changes into their leaves, as far as possible, and writes a checkpoint.
     ///
     /// # Errors
     ///
@@ -249,7 +251,7 @@ impl<D: Nand> Runtime<D> {
     ///
     /// # Errors
     ///
-    /// The device failed; commits are as durable as they were.
+    /// The device failed; the durability of commits is unchanged.
     pub fn close(&self) -> Result<(), EngineError> {
         self.make_durable()?;
         let (has_logged, sound) = {
@@ -257,7 +259,7 @@ impl<D: Nand> Runtime<D> {
             (engine.has_logged(), engine.sound())
         };
         match sound {
-            // Nothing could be written, and nothing had to be.
+            // The device could not be written, and nothing had to be.
             Err(EngineError::ReadOnly | EngineError::WornOut) if !has_logged => Ok(()),
             Err(error) => Err(error),
             Ok(()) if has_logged => self.close_now(),
@@ -273,8 +275,8 @@ mod tests {
     use crate::testing::Database;
     use crate::{Durability, EngineError, Options, Runtime};
 
-    /// Goal: no commit of a child of a fork is told that it stands, not even one that waits in memory. Method: a
-    /// database that another process opened, by its number.
+    /// Goal: no commit of a child of a fork is acknowledged, not even one that waits in memory.
+    /// Method: a database opened by another process, as told by its number.
     #[test]
     fn a_child_of_a_fork_commits_nothing() {
         let profile = Profile::named("slc-2k").unwrap().with_block_count(64).unwrap();

@@ -1,17 +1,21 @@
-//! The records of a log of which not every page reads.
+//! The records of a log with unreadable pages.
 //!
-//! Owns which fragments belong to it, and where something is missing between them. Never knows what a record does.
+//! Owns the selection of its fragments, and the gaps between them. Never knows the effect of a
+//! record.
 //!
-//! - **SL1** A fragment counts unless a later epoch began at or before its place (rule D3): then it was given up.
-//! - **SL2** Behind a gap a fragment counts if a later flush began after it: what was in flight at a cut has none.
-//! - **SL3** A record is given out if all fragments between its ends are there, each naming the one before.
+//! - **SL1** A fragment counts unless a later epoch began at or before its place (rule D3): such a
+//!   fragment was given up.
+//! - **SL2** Behind a gap a fragment counts if it begins a flush, or if a later flush began after it:
+//!   other fragments may have been in flight at a cut.
+//! - **SL3** A record is given out if all fragments between its ends are there, each naming its
+//!   predecessor.
 
 use flagstone_nand::{Nand, NandError};
 use flagstone_space::{Lsn, Survey};
 
 use crate::log::{ChainPoint, FragmentHeader, HEADER_SIZE, lsn, parse_fragment, whole_frame};
 
-/// A fragment that reads whole, and where.
+/// A fragment that reads whole, and its place.
 #[derive(Clone, Copy, Debug)]
 struct Place {
     page: u32,
@@ -21,26 +25,26 @@ struct Place {
     header: FragmentHeader,
 }
 
-/// All that is left of a log.
+/// The remains of a log.
 #[derive(Debug, Default)]
 pub(super) struct SalvagedLog {
     /// In the order of their sequence.
     places: Vec<Place>,
-    /// Pages that hold something which is neither a fragment nor part of a unit.
+    /// Pages whose content is neither a fragment nor part of a unit.
     pub(super) damaged_pages: u64,
 }
 
-/// What reading the records told.
+/// Result of reading the records.
 #[derive(Clone, Copy, Debug, Default)]
 pub(super) struct LogExtent {
     /// LSN of the last record.
     pub(super) last: Lsn,
-    /// Something is missing between the records that a restart needs.
+    /// Fragments are missing between the records that a restart needs.
     pub(super) has_gap: bool,
 }
 
 impl SalvagedLog {
-    /// Looks for fragments on all pages that are no part of a unit.
+    /// Looks for fragments on all pages that belong to no unit.
     pub(super) fn find<D: Nand>(survey: &mut Survey<D>) -> Result<Self, NandError> {
         let mut log = Self::default();
         let mut bytes = Vec::new();
@@ -54,12 +58,12 @@ impl SalvagedLog {
         Ok(log)
     }
 
-    /// Takes the fragments of a page; whether there are any.
+    /// Takes the fragments of a page; returns whether there are any.
     fn take_page(&mut self, page: u32, bytes: &[u8], slot_size: usize) -> bool {
         let (mut offset, before) = (0, self.places.len());
         while let Some(rest) = bytes.get(offset..).filter(|rest| !rest.is_empty()) {
             let Some(parsed) = parse_fragment(rest) else {
-                // A slot that does not read may be followed by others that do.
+                // An unreadable slot may be followed by readable ones.
                 offset += slot_size;
                 continue;
             };
@@ -71,11 +75,11 @@ impl SalvagedLog {
         self.places.len() > before
     }
 
-    /// Puts the fragments in order and drops those that were given up (SL1).
+    /// Orders the fragments and drops the given-up ones (SL1).
     fn settle(&mut self) {
         self.places.sort_by_key(|place| (place.header.sequence, place.header.epoch));
         let mut newest = 0;
-        // The last of each sequence is of its latest epoch.
+        // Of each sequence the last entry has the latest epoch.
         let later = self.places.iter().skip(1).map(|place| place.header.sequence);
         let is_last: Vec<bool> = self
             .places
@@ -91,7 +95,7 @@ impl SalvagedLog {
             }
             counts
         });
-        // Sequence up to which a flush began, from the end on (SL2).
+        // Highest sequence at which a flush is known to begin, walking backwards (SL2).
         let mut begun = 0;
         let mut begins: Vec<u64> = Vec::with_capacity(self.places.len());
         for place in self.places.iter().rev() {
@@ -112,7 +116,8 @@ impl SalvagedLog {
         });
     }
 
-    /// Hands out every record that is whole, with its LSN, in order. `begin` is where a restart reads from.
+    /// Hands out every whole record with its LSN, in order. `begin` is the point from which a
+    /// restart reads.
     pub(super) fn each_record<D: Nand>(
         &self,
         survey: &mut Survey<D>,
@@ -149,7 +154,7 @@ impl SalvagedLog {
     }
 }
 
-/// Payloads one behind the other.
+/// Consecutive payloads.
 #[derive(Default)]
 struct Stream {
     bytes: Vec<u8>,
@@ -163,7 +168,7 @@ impl Stream {
         *self = Self::default();
     }
 
-    /// Takes a payload; false when it is not what its header says.
+    /// Takes a payload; false when it contradicts its header.
     fn take(
         &mut self,
         header: &FragmentHeader,
@@ -171,7 +176,7 @@ impl Stream {
         give: &mut impl FnMut(Lsn, &[u8]),
     ) -> bool {
         if header.epoch != self.epoch {
-            // A record does not go on in another epoch.
+            // No record continues in another epoch.
             self.bytes.clear();
         }
         let first = header.first_record.map_or(payload.len(), |first| first as usize);
@@ -191,7 +196,7 @@ impl Stream {
         is_whole
     }
 
-    /// Gives out the records that are whole; false when no bytes would make one of what is there.
+    /// Gives out the whole records; false when the bytes at hand can never become one.
     fn give_whole(&mut self, give: &mut impl FnMut(Lsn, &[u8])) -> bool {
         let mut at = 0;
         while let Some(frame) = self.bytes.get(at..).and_then(whole_frame) {

@@ -1,10 +1,11 @@
-//! Leaves, large values and runs of a device that is not mounted: which image holds what, and which one counts for a key.
+//! Leaves, large values and runs of an unmounted device: the content of each image, and the image
+//! that counts for each key.
 //!
-//! Owns the index of what units hold. Never reads the log.
+//! Owns the index of the units' content. Never reads the log.
 //!
-//! - **SP1** For each key the image counts that was written last of those that cover it and that count at all. Whatever
-//!   took its place before is older, and no later image is overlooked but one that does not read.
-//! - **SP2** A page of a value or of a run counts under the group that wrote it alone (rule D12).
+//! - **SP1** For each key the image written last counts, among the valid images that cover the key.
+//!   Any image replaced by it is older, and only an unreadable image can be newer.
+//! - **SP2** A page of a value or of a run counts only under the group that wrote it (rule D12).
 
 use std::collections::{BTreeMap, HashMap, HashSet};
 use std::ops::Bound;
@@ -15,11 +16,11 @@ use flagstone_space::{GroupId, LogicalPage, Lsn, Proof, Survey, SurveyUnit};
 use crate::engine::Descriptor;
 use crate::node::NodeView;
 
-/// First bytes of pages that are no nodes.
+/// First bytes of pages that are not nodes.
 const VALUE_MAGIC: u8 = b'V';
 const RUN_MAGIC: u8 = b'R';
 
-/// Logical page and the group that wrote it.
+/// Logical page and its writer's group.
 type Grouped = (LogicalPage, GroupId);
 
 /// A leaf that may count.
@@ -31,12 +32,12 @@ struct Leaf {
     unit: SurveyUnit,
 }
 
-/// Keys for which one image counts.
+/// A key range and the image that counts for it.
 #[derive(Clone, Debug)]
 pub(super) struct Piece {
-    /// First key behind it; none = to the end.
+    /// First key behind the range; `None`: to the end.
     pub(super) high: Option<Vec<u8>>,
-    /// Complete to this LSN.
+    /// LSN up to which the image is complete.
     pub(super) lsn: Lsn,
     pub(super) unit: SurveyUnit,
 }
@@ -44,12 +45,12 @@ pub(super) struct Piece {
 /// Pieces of a tree by their first keys.
 pub(super) type Pieces = BTreeMap<Vec<u8>, Piece>;
 
-/// What the units of a device hold.
+/// Content of the units of a device.
 #[derive(Debug, Default)]
 pub(super) struct SalvagedPages {
     leaves: Vec<Leaf>,
     grouped: HashMap<Grouped, SurveyUnit>,
-    /// For each tree, which image counts for which keys.
+    /// For each tree, the image that counts for each key.
     pub(super) trees: BTreeMap<u32, Pieces>,
 }
 
@@ -60,7 +61,7 @@ impl SalvagedPages {
         let mut image = Vec::new();
         let mut seen = HashSet::new();
         for unit in survey.units().to_vec() {
-            // What was moved stands twice: each place reads whole.
+            // A moved page has two copies: both read whole.
             if !seen.insert((unit.page, unit.info.version)) || !survey.read(&unit, &mut image)? {
                 continue;
             }
@@ -87,7 +88,7 @@ impl SalvagedPages {
         }
     }
 
-    /// Decides which image counts for which keys, now that it is known which groups a record commits (SP1).
+    /// Decides which image counts for which keys, once the groups with a record are known (SP1).
     pub(super) fn settle(&mut self, committed: &HashSet<GroupId>) {
         let mut leaves = std::mem::take(&mut self.leaves);
         leaves.retain(|leaf| match leaf.unit.proof {
@@ -100,7 +101,7 @@ impl SalvagedPages {
         }
     }
 
-    /// LSN to which the image that counts for a key is complete.
+    /// LSN up to which the image that counts for a key is complete.
     pub(super) fn lsn_at(&self, tree: u32, key: &[u8]) -> Option<Lsn> {
         piece_at(self.trees.get(&tree)?, key).map(|piece| piece.lsn)
     }
@@ -110,7 +111,7 @@ impl SalvagedPages {
         self.grouped.get(&(page, group)).copied()
     }
 
-    /// Reads a large value; none where a part of it does not read.
+    /// Reads a large value; `None` where a part of it is unreadable.
     pub(super) fn value<D: Nand>(
         &self,
         survey: &mut Survey<D>,
@@ -131,7 +132,7 @@ impl SalvagedPages {
         Ok(content.and_then(|content| of_size(content, descriptor.size())))
     }
 
-    /// What pages of a value hold, one behind the other.
+    /// Content of a value's pages, concatenated.
     fn content<D: Nand>(
         &self,
         survey: &mut Survey<D>,
@@ -151,7 +152,7 @@ impl SalvagedPages {
     }
 }
 
-/// The first `size` bytes of a value's pages, which are padded.
+/// The first `size` bytes of a value's padded pages.
 fn of_size(mut content: Vec<u8>, size: usize) -> Option<Vec<u8>> {
     (content.len() >= size).then(|| {
         content.truncate(size);
@@ -159,17 +160,17 @@ fn of_size(mut content: Vec<u8>, size: usize) -> Option<Vec<u8>> {
     })
 }
 
-/// The piece that a key lies in.
+/// The piece that contains a key.
 pub(super) fn piece_at<'a>(pieces: &'a Pieces, key: &[u8]) -> Option<&'a Piece> {
     let (_, piece) =
         pieces.range::<[u8], _>((Bound::Unbounded, Bound::Included(key))).next_back()?;
     piece.high.as_deref().is_none_or(|high| key < high).then_some(piece)
 }
 
-/// Gives a leaf the keys of its range that no later one covers.
+/// Gives a leaf the keys of its range that no later leaf covers.
 fn cover(pieces: &mut Pieces, leaf: Leaf) {
     let Leaf { mut low, high, unit, .. } = leaf;
-    // What begins before the range may reach into it.
+    // A piece that begins before the range may reach into it.
     if let Some(before) = piece_at(pieces, &low) {
         match &before.high {
             None => return,

@@ -1,7 +1,10 @@
-//! A database put together from its pages: the image of each key, and the changes that log and runs have beside it.
+//! A database put together from its pages: the image of each key, and the later changes in log and
+//! runs.
 //!
-//! - **SS1** A change counts above the LSN to which the image of its key is complete (rule D2), in the order of LSNs.
-//! - **SS2** Of a transaction that spilled, the changes of its runs come before those of its record.
+//! - **SS1** A change counts if its LSN lies above the LSN up to which the image of its key is
+//!   complete (rule D2). Changes apply in the order of LSNs.
+//! - **SS2** In a transaction that spilled, the changes of its runs come before the changes of its
+//!   record.
 
 use std::collections::{BTreeMap, BTreeSet, HashSet};
 use std::ops::Bound;
@@ -20,24 +23,24 @@ use crate::engine::{
 use crate::log::{Cursor, Record};
 use crate::node::{NodeView, ValueRef};
 
-/// A change of a key: where it stands among others, and what it does.
+/// A change of a key: its place among others, and its operation.
 #[derive(Debug)]
 struct Change {
     lsn: Lsn,
-    /// Of a run, the number of the change; else above all of them (SS2).
+    /// Number of the change within its run; for a change from the log, above all of these (SS2).
     number: u64,
     op: Vec<u8>,
 }
 
-/// Number of a change that stands in a record of the log.
+/// Number of a change from a record of the log.
 const LOGGED: u64 = u64::MAX;
 
 type Changed = BTreeMap<Vec<u8>, Vec<Change>>;
 
-/// Rows of a part of a table.
+/// Rows of a part of a table; `None` for a deleted key.
 type Rows = BTreeMap<Vec<u8>, Option<Value>>;
 
-/// What a range of a table has.
+/// A row or a gap found in a range of a table.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Salvaged {
     /// A row.
@@ -47,35 +50,35 @@ pub enum Salvaged {
         /// The value.
         value: Vec<u8>,
     },
-    /// Rows that do not come back, if there were any.
+    /// A range whose rows, if any, do not come back.
     Missing {
         /// First key.
         low: Vec<u8>,
-        /// First key behind them; none = to the end of the table.
+        /// First key behind the range; `None`: to the end of the table.
         high: Option<Vec<u8>>,
-        /// Why.
+        /// Reason of the loss.
         cause: MissingCause,
     },
 }
 
-/// A database that was read page by page.
+/// A database read page by page.
 #[derive(Debug)]
 pub struct Scanned<D> {
     survey: Survey<D>,
     pages: SalvagedPages,
     changes: BTreeMap<u32, Changed>,
-    /// Pages that do not read and do not say what they were.
+    /// Unreadable pages of unknown content.
     unknown_pages: u64,
     has_gap: bool,
     has_lost_run: bool,
 }
 
 impl<D: Nand> Scanned<D> {
-    /// Reads all that there is: units, then the log, for groups and for changes, then the runs.
+    /// Reads everything: units, then the log, for groups and for changes, then the runs.
     ///
     /// # Errors
     ///
-    /// The device failed, other than by pages that do not read.
+    /// The device failed, other than by unreadable pages.
     pub fn of(mut survey: Survey<D>) -> Result<Self, NandError> {
         let mut pages = SalvagedPages::find(&mut survey)?;
         let log = SalvagedLog::find(&mut survey)?;
@@ -102,7 +105,7 @@ impl<D: Nand> Scanned<D> {
             let mut put = |tree: u32, key: &[u8], op: Op<'_>, lsn: Lsn| {
                 put(pages, changes, tree, key, op, (lsn, LOGGED));
             };
-            // What does not decode although its checksum holds says nothing.
+            // A record that does not decode although its checksum holds is ignored.
             let _ = take_changes(lsn, record, &mut put);
         })?;
         for run in &runs {
@@ -111,8 +114,8 @@ impl<D: Nand> Scanned<D> {
         Ok(scanned)
     }
 
-    /// Whether a page that does not read may have been one of the log: an end of the log that a cut leaves looks like
-    /// one that damage does. A database that was closed has nothing there.
+    /// Whether an unreadable page may have been part of the log: an end of the log left by a cut
+    /// looks like one left by damage. A database that was closed has no commits there.
     #[must_use]
     pub fn may_lack_commits(&self) -> bool {
         self.unknown_pages > 0 && !self.survey.is_closed()
@@ -124,21 +127,21 @@ impl<D: Nand> Scanned<D> {
         self.pages.trees.is_empty() && self.changes.is_empty()
     }
 
-    /// Pages that do not read.
+    /// Number of unreadable pages.
     #[must_use]
     pub fn damaged_pages(&self) -> u64 {
         self.unknown_pages + self.survey.lost_parts()
     }
 
-    /// What keeps anybody from knowing that these are the newest rows. A page that was given up may read as well as
-    /// others, so there is always something.
+    /// Reasons to doubt that these are the newest rows. There is always at least one: a page that
+    /// was given up may be as readable as others.
     #[must_use]
     pub fn doubts(&self) -> Vec<DoubtCause> {
         let damage = self.damage();
         if damage.is_empty() { vec![DoubtCause::Unmounted] } else { damage }
     }
 
-    /// What is known to be damaged.
+    /// The known damage.
     fn damage(&self) -> Vec<DoubtCause> {
         let (known, present) = self.survey.blocks();
         let causes = [
@@ -178,8 +181,8 @@ impl<D: Nand> Scanned<D> {
         Ok(())
     }
 
-    /// Tables with their names, and whether these were made up: where the catalog is not known to be whole, trees that it
-    /// does not name may be tables too.
+    /// Tables with their names; the last field is true for a made-up name. Where the catalog may be
+    /// incomplete, trees that it does not name may be tables too.
     ///
     /// # Errors
     ///
@@ -196,7 +199,7 @@ impl<D: Nand> Scanned<D> {
         for (key, value) in catalog {
             let Some(Value::Inline(entry)) = value else { continue };
             if let Some((name, table)) = named_table(&key, &entry) {
-                // A catalog that is older than it was may name a tree twice.
+                // An outdated catalog may name a tree twice.
                 if known.insert(table.id) {
                     tables.push((name, table, false));
                 }
@@ -221,11 +224,11 @@ impl<D: Nand> Scanned<D> {
         Ok(tables)
     }
 
-    /// Hands the rows of a range out, in order of their keys where nothing is missing, and tells what is.
+    /// Hands out the rows of a range and its gaps, in key order where nothing is missing.
     ///
     /// # Errors
     ///
-    /// The device failed, other than by pages that do not read.
+    /// The device failed, other than by unreadable pages.
     pub fn rows(
         &mut self,
         table: Table,
@@ -233,7 +236,7 @@ impl<D: Nand> Scanned<D> {
         high: Option<&[u8]>,
         mut take: impl FnMut(Salvaged),
     ) -> Result<(), NandError> {
-        // A table whose pages were never written has none.
+        // A table whose pages were never written has no rows.
         let is_new = !self.pages.trees.contains_key(&table.id) && self.damage().is_empty();
         self.each_part(table, low, high, |scanned, part| {
             if !part.is_covered && !is_new {
@@ -260,7 +263,7 @@ impl<D: Nand> Scanned<D> {
         })
     }
 
-    /// Hands out the parts of a range in order, each of one image or of none.
+    /// Hands out the parts of a range in order, each with one image or none.
     fn each_part(
         &mut self,
         table: Table,
@@ -294,7 +297,7 @@ impl<D: Nand> Scanned<D> {
         }
     }
 
-    /// The rows of one image, as the changes beside it leave them.
+    /// The rows of one image, with the later changes applied.
     fn part(
         &mut self,
         table: Table,
@@ -341,12 +344,12 @@ impl<D: Nand> Scanned<D> {
 struct Part {
     low: Vec<u8>,
     high: Option<Vec<u8>>,
-    /// An image holds them.
+    /// Whether an image holds them.
     is_covered: bool,
     rows: Rows,
 }
 
-/// Keeps a change that the image of its key lacks (SS1), in order.
+/// Stores a change that the image of its key lacks (SS1), in order.
 fn put(
     pages: &SalvagedPages,
     changes: &mut BTreeMap<u32, Changed>,
@@ -364,13 +367,13 @@ fn put(
     let place = of_key.binary_search_by_key(&(lsn, number), |change| (change.lsn, change.number));
     match place {
         Err(at) => of_key.insert(at, Change { lsn, number, op: bytes }),
-        // A copy of the same change may have older ones folded in.
+        // Another copy of the same change may have older changes folded in.
         Ok(at) if !matches!(op, Op::Patch(_)) => of_key[at].op = bytes,
         Ok(_) => {}
     }
 }
 
-/// What a record says of groups and runs.
+/// Collects groups and runs from a record.
 fn take_groups(
     lsn: Lsn,
     record: &[u8],
@@ -390,7 +393,7 @@ fn take_groups(
     }
 }
 
-/// Hands every change of a record to `put`; none where it ends in something that does not decode.
+/// Hands every change of a record to `put`; `None` where decoding fails at some point.
 fn take_changes(
     lsn: Lsn,
     record: &[u8],

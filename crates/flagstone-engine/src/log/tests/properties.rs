@@ -48,8 +48,8 @@ proptest! {
         prop_assert_eq!(reading.end.last_page, Some(written.pages.pages.len() as u64 - 1));
     }
 
-    /// Goal: what is durable survives restarts, whatever part of the flush in flight reached flash,
-    /// and dead records never return although their fragments read well again later.
+    /// Goal: durable records survive restarts, whichever part of the flush in flight reached flash,
+    /// and dead records never return although their fragments are readable again later.
     #[test]
     fn restarts_keep_what_was_durable(
         geometry in any_geometry(),
