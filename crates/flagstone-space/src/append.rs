@@ -1,7 +1,7 @@
 //! In-place appends: a small change of a page goes onto the page that holds it, without an erase.
 //!
-//! Owns the reserved end of a unit, its delta-records, and which devices take them. What changed is
-//! the caller's knowledge, the byte forms are those of [`crate::runs`].
+//! Owns the reserved end of a unit, its delta-records, and the question which devices take them. The changes
+//! come from the caller, in the byte forms of [`crate::runs`].
 //!
 //! ```text
 //! last page of a unit    body ┃ slot 0 ┃ slot 1 ┃ …       each slot is a code word of the ECC
@@ -9,20 +9,18 @@
 //!                        the form's upper bit: the next slot belongs to the same append
 //! ```
 //!
-//! A1. A slot is programmed once: an append touches no code word that was programmed, and the body
-//!     leaves those of the slots erased.
-//! A2. The mapping counts the appends of a page that are complete, and only they are read. So a torn
-//!     append, or one that a restart cannot vouch for, is not there: whoever appends has logged the
-//!     change, and brings it back as after any lost write (rule D11). A session that only reads may count what stands
-//!     whole, and has to find it from then on ([`Space::see_appends`]).
-//! A3. Only a unit of this session takes appends: what a cut may have left in the slots of an older
-//!     one is not known.
-//! A4. An append is compared and set on unit, life of its block and count (rule D6): on a page that
-//!     moved or changed meanwhile it is refused. A copy has the changes folded in, and its slots free
-//!     again.
-//! A5. A pinned version does not change, nor one that an open group has a later version of.
-//! A6. Behind a translation layer nothing but whole pages travels: the page is read, gets the slot, and is
-//!     written again at its address. A layer that programs it elsewhere instead costs more and loses nothing.
+//! A1. A slot is programmed once: an append touches no code word that was programmed, and the body leaves the
+//! code words of the slots erased. A2. The mapping counts the appends of a page that are complete, and only
+//! they are read. So a torn append, or one that a restart cannot vouch for, does not exist: its change is in
+//! the caller's log, and comes back from there as after any lost write (rule D11). A session that only reads
+//! may count appends that stand whole, and then relies on them to the end ([`Space::see_appends`]). A3. Only
+//! a unit of this session takes appends: the slots of an older unit are in an unknown state, since a cut may
+//! have left anything in them. A4. An append is compared and set on unit, life of its block and count (rule
+//! D6): on a page that moved or changed meanwhile it is refused. A copy has the changes folded in, and its
+//! slots free again. A5. A version does not change while it is pinned, nor while an open group has a later
+//! version of its page. A6. A translation layer is given whole pages only: the page is read, gets the slot,
+//! and is written again at its address. A layer that programs this page elsewhere instead costs more and
+//! loses nothing.
 
 use alloc::vec::Vec;
 
@@ -42,10 +40,10 @@ use crate::runs::{self, ChangeForm};
 use crate::space::Space;
 use crate::{Cause, LogicalPage, Lsn, PageInfo, SpaceBug, Version};
 
-/// Slots that metadata and mapping count at most.
+/// Most slots that metadata and mapping can count.
 pub const APPEND_SLOTS_MAX: u8 = 7;
 
-/// Bytes of a page that are left for its content at least.
+/// Bytes of a page that are at least left for its content.
 const BODY_SIZE_MIN: usize = 64;
 
 /// Bytes before and behind the changes of a record.
@@ -58,13 +56,13 @@ const RUNS: u8 = 2;
 /// Bit of a record's form: another record of the same append follows.
 const MORE: u8 = 0x80;
 
-/// What a device lacks for in-place appends.
+/// Lack of a device that rules out in-place appends.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum AppendLack {
-    /// No flash, or cells whose neighbours a second program disturbs.
+    /// The device is no flash, or a second program disturbs neighbouring cells.
     #[error("a second program disturbs its cells, or it is no flash")]
     Cells,
-    /// A page is programmed as often as slots ask for.
+    /// Slots need more programs of a page between erases than the device allows.
     #[error("its pages take too few programs between erases (NOP)")]
     PartialPrograms,
     /// The order rule covers later programs.
@@ -81,7 +79,7 @@ pub enum AppendLack {
     Pages,
 }
 
-/// What keeps a device from carrying `slots` appends a page; none when it does.
+/// The lack that keeps a device from carrying `slots` appends a page, if there is one.
 #[must_use]
 pub fn append_lack(
     geometry: &Geometry,
@@ -103,7 +101,7 @@ pub fn append_lack(
     let taken = word_size * slots as usize + placement.header_size() + BODY_SIZE_MIN;
     let has_words = word_size > HEAD_SIZE + CRC_SIZE
         && taken <= geometry.page_size as usize
-        // Spare bytes that the ECC covers with the data are programmed with all of it.
+        // Spare bytes that the ECC covers with the data are programmed together with all data.
         && !matches!(placement, Placement::CoveredSpare { .. });
     let lacks = [
         (!can_repeat || capabilities.needs_sync, AppendLack::Cells),
@@ -116,14 +114,14 @@ pub fn append_lack(
     lacks.into_iter().find_map(|(is_lacking, lack)| is_lacking.then_some(lack))
 }
 
-/// What a device takes of appends.
+/// Limits of a device for appends.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct AppendRoom {
     /// Slots that a page may have; 0 where the device carries no appends.
     pub slots_max: u8,
-    /// Bytes of a page that each of them takes.
+    /// Bytes of a page that each slot takes.
     pub slot_size: usize,
-    /// Bytes of changes that each of them holds.
+    /// Bytes of changes that each slot holds.
     pub record_size_max: usize,
 }
 
@@ -135,7 +133,7 @@ impl AppendRoom {
         self.slots_max.min(u8::try_from(fitting).unwrap_or(u8::MAX))
     }
 
-    /// Bytes of a page that so many slots take.
+    /// Bytes of a page that `slots` slots take.
     #[must_use]
     pub fn size_of(&self, slots: u8) -> usize {
         usize::from(slots) * self.slot_size
@@ -148,7 +146,7 @@ impl Layout {
         self.capabilities.code_word.data_size as usize
     }
 
-    /// Payload bytes of a page with such metadata, slots left out.
+    /// Payload bytes of a page with this metadata, without its slots.
     pub(crate) fn chunk_size_of(&self, meta: &PageMeta) -> usize {
         let is_last = meta.kind == PageKind::Data && meta.part + 1 == meta.parts;
         let slots = if is_last { usize::from(meta.slots) } else { 0 };
@@ -161,10 +159,10 @@ impl Layout {
     }
 }
 
-/// What is appended.
+/// An append: the page, the LSN afterwards, and the changes.
 struct Change<'a> {
     page: LogicalPage,
-    /// The page is complete to it afterwards.
+    /// LSN to which the page is complete afterwards.
     lsn: Lsn,
     form: ChangeForm,
     records: &'a [Vec<u8>],
@@ -209,14 +207,14 @@ fn crc_of(record: &[u8], at: u32, version: Version) -> u32 {
     crc32c(&place)
 }
 
-/// What a slot says.
+/// Content of a slot.
 struct Parsed<'a> {
     form: ChangeForm,
     lsn: Lsn,
     changes: &'a [u8],
 }
 
-/// What the untrusted bytes of a slot say.
+/// Parses the untrusted bytes of a slot.
 fn parse(slot: &[u8], at: u32, version: Version) -> Option<Parsed<'_>> {
     let first = *slot.first()?;
     let form = match first & !MORE {
@@ -235,8 +233,8 @@ fn parse(slot: &[u8], at: u32, version: Version) -> Option<Parsed<'_>> {
 }
 
 impl<D: Nand> Flash<D> {
-    /// Applies the first `count` appends of a unit to its image, of which `tail` holds the slots. Its
-    /// metadata as they are then; none when one of them is damaged.
+    /// Applies the first `count` appends of a unit to its image; `tail` holds their slots. Gives the metadata
+    /// as the last append leaves them, or none when an append is damaged.
     pub(crate) fn fold(
         &self,
         at: u32,
@@ -254,8 +252,8 @@ impl<D: Nand> Flash<D> {
         Some(meta)
     }
 
-    /// Records of the appends that stand whole on the unit at `at`, one behind the other. None counts that says more
-    /// than `upto`.
+    /// Records of the appends that stand whole on the unit at `at`, one behind the other. An append with an
+    /// LSN above `upto` does not count.
     pub(crate) fn count_appends(
         &mut self,
         at: u32,
@@ -274,7 +272,7 @@ impl<D: Nand> Flash<D> {
             let data_offset = self.slot_offset(meta.slots, index);
             match self.read_data(page, data_offset, &mut slot) {
                 Ok(()) if parse(&slot, at, meta.version).is_some_and(|found| found.lsn <= upto) => {
-                    // Of an append of several records all have to be there.
+                    // An append of several records counts only where all of them are there.
                     let counts = slot.first().is_some_and(|form| form & MORE == 0);
                     whole = if counts { index + 1 } else { whole };
                 }
@@ -285,7 +283,7 @@ impl<D: Nand> Flash<D> {
         Ok(whole)
     }
 
-    /// Programs slots of a page. A translation layer is given the whole page, as it stands with them: that
+    /// Programs slots of a page. A translation layer is given the whole page, with the slots in it; whether
     /// it programs them in place is its own decision (A6).
     fn program_slots_behind(
         &mut self,
@@ -309,7 +307,7 @@ impl<D: Nand> Flash<D> {
         self.program_part(page, part, Cause::Delta)
     }
 
-    /// Where slot `index` of `slots` begins on a page.
+    /// Offset at which slot `index` of `slots` begins on a page.
     fn slot_offset(&self, slots: u8, index: u8) -> u32 {
         let from_end = u32::from(slots - index) * self.layout.capabilities.code_word.data_size;
         self.layout.geometry.page_size - from_end
@@ -329,7 +327,7 @@ impl<D: Nand> Space<D> {
         self.layout().append_slot_size().saturating_sub(HEAD_SIZE + CRC_SIZE)
     }
 
-    /// What the device takes of appends.
+    /// Limits of the device for appends.
     #[must_use]
     pub fn append_room(&self) -> AppendRoom {
         let slots_max =
@@ -341,20 +339,19 @@ impl<D: Nand> Space<D> {
         }
     }
 
-    /// What keeps the device from carrying `slots` appends a page; none when it does.
+    /// The lack that keeps the device from carrying `slots` appends a page, if there is one.
     #[must_use]
     pub fn append_lack(&self, slots: u8) -> Option<AppendLack> {
         append_lack(&self.layout().geometry, &self.layout().capabilities, slots)
     }
 
-    /// Appends `records`, changes in `form`, to the version of `page` that `expected` names: it is
-    /// complete to `lsn` afterwards. None when the page takes no append: then it has to be written as a
-    /// whole. The change is in the caller's log: a mount forgets appends since the newest checkpoint
-    /// (A2).
+    /// Appends `records`, changes in `form`, to the version of `page` that `expected` names: afterwards the
+    /// page is complete to `lsn`. None when the page takes no append: then it has to be written as a whole.
+    /// The change is in the caller's log: a mount forgets appends since the newest checkpoint (A2).
     ///
     /// # Errors
     ///
-    /// Those of the device.
+    /// The errors of the device.
     pub fn append(
         &mut self,
         page: LogicalPage,
@@ -371,16 +368,17 @@ impl<D: Nand> Space<D> {
         Ok(Some(PageInfo { lsn, appends: expected.appends + records.len() as u8, ..*expected }))
     }
 
-    /// Counts the appends that stand whole on the unit of `page`, for a session that programs nothing: a mount
-    /// left out those since the newest checkpoint. Each holds changes that were durable when it was made, up to `upto`,
-    /// where the log ends, and from here on it has to read. Whether there are more than before.
+    /// Counts the appends that stand whole on the unit of `page`, for a session that programs nothing: a
+    /// mount left out the appends since the newest checkpoint. Each holds changes that were durable when it
+    /// was made, up to `upto`, the end of the log, and has to read from then on. True when there are more
+    /// than before.
     ///
     /// # Errors
     ///
-    /// Those of the device.
+    /// The errors of the device.
     pub fn see_appends(&mut self, page: LogicalPage, upto: Lsn) -> Result<bool, SpaceError> {
         let Some(at) = self.map.get(page) else { return Ok(false) };
-        // A unit that may have been in flight is read from memory.
+        // A unit that may have been in flight is read from its copy in memory.
         if self.append_lack(1).is_some() || self.suspects.iter().any(|suspect| suspect.at == at) {
             return Ok(false);
         }
@@ -392,7 +390,7 @@ impl<D: Nand> Space<D> {
         Ok(count > have)
     }
 
-    /// Programs records onto the unit that `expected` names; false when it takes none.
+    /// Programs records onto the unit that `expected` names; false when the unit takes none.
     fn append_to(&mut self, expected: &PageInfo, change: &Change<'_>) -> Result<bool, SpaceError> {
         self.ready()?;
         if change.lsn < expected.lsn || !self.takes_append(expected, change) {

@@ -1,13 +1,13 @@
-//! Garbage collection, scrubbing, draining of failed blocks: the ways in which live units move, and with
-//! them those of levelling wear (`level.rs`).
+//! Garbage collection, scrubbing, draining of failed blocks: the ways in which live units move; the moves
+//! that level wear are in `level.rs`.
 //!
-//! Owns which block is emptied and what becomes of each unit in it. Never decides which version of
-//! a page is valid.
+//! Owns the choice of the block to empty, and the fate of each unit in it. Never decides which version of a
+//! page is valid.
 //!
-//! V1. A moved unit keeps version, LSN and group (rule D6), and says that it is a copy; a newer image that
-//!     the owner folds in is a new version.
-//! V2. The old unit counts until the new one is programmed and the mapping points to it.
-//! V3. A unit that cannot be read stays where it is: its block is left alone until it is rewritten.
+//! V1. A moved unit keeps version, LSN and group (rule D6), and is marked as a copy; a newer image that the
+//! owner folds in is a new version. V2. The old unit counts until the new one is programmed and the mapping
+//! points to it. V3. A unit that cannot be read stays where it is: its block is left alone until the page is
+//! rewritten.
 
 use alloc::vec::Vec;
 
@@ -26,11 +26,12 @@ use crate::space::{Space, info_of};
 use crate::stats::ReadPurpose;
 use crate::{Cause, GroupId, LogicalPage, Lsn, PageInfo, SpaceBug, WriteTag};
 
-/// Whoever keeps newer content of pages in memory: relocation merges for free.
+/// A holder of newer content of pages in memory: relocation merges for free.
 pub trait Owner {
     /// `page` is about to be moved; `image` holds its content, `info` its identity.
     ///
-    /// Returns what was put into `image` if it was replaced by newer, durable content.
+    /// Replaces `image` by newer, durable content and describes it; none, with `image` as it was, where there
+    /// is no such content.
     fn newer_image(
         &mut self,
         page: LogicalPage,
@@ -56,7 +57,7 @@ pub struct NewerImage {
     pub append_slots: u8,
 }
 
-/// Owner that keeps nothing newer.
+/// Owner without newer content.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct NoOwner;
 
@@ -73,11 +74,11 @@ impl Owner for NoOwner {
 enum Role {
     Mapped,
     Grouped,
-    /// A frozen mapping alone points to it.
+    /// Only a frozen mapping points to the unit.
     Frozen,
     Pinned,
     Meta,
-    /// Forgotten since the last record.
+    /// The unit was forgotten since the last record.
     Limbo,
     None,
 }
@@ -91,7 +92,7 @@ impl<D: Nand> Space<D> {
     ///
     /// # Errors
     ///
-    /// `Full` when too many pages are live; `WornOut` when blocks failed since and that is why.
+    /// `Full` when too many pages are live; `WornOut` when blocks that failed are the reason.
     pub fn ensure_room(&mut self, pages: u32, owner: &mut dyn Owner) -> Result<(), SpaceError> {
         self.ready()?;
         if self.is_record_crowded(pages) {
@@ -110,7 +111,7 @@ impl<D: Nand> Space<D> {
         if self.blocks.count(BlockState::Retired) > 0 {
             self.drain_retired(owner)?;
         }
-        // What is filled meanwhile is as dense as it gets, or holds a mapping that the next collection
+        // Blocks filled during this loop are as dense as possible, or hold a mapping that the next collection
         // would write again: no block is emptied that was filled since the last gain.
         let (mut filled_since, mut free_count) = (self.numbers.sequence, self.blocks.free_count());
         let mut rounds_left = 4 * self.blocks.len() + 16;
@@ -138,7 +139,7 @@ impl<D: Nand> Space<D> {
         2 * self.layout().units_per_block.max(self.layout().meta_pages()) as usize
     }
 
-    /// Frees forgotten units by a checkpoint, if there are so many.
+    /// Frees forgotten units by a checkpoint, if there are at least `enough`.
     fn release_trimmed(&mut self, enough: usize) -> Result<bool, SpaceError> {
         if self.trimmed_unsaved.len() < enough {
             return Ok(false);
@@ -153,12 +154,12 @@ impl<D: Nand> Space<D> {
     }
 
     fn full(&self) -> SpaceError {
-        // What frozen mappings take can be had again.
+        // Room of frozen mappings can be had again by giving them up, so they do not count here.
         let worn = self.lost_blocks() > 0 && self.map.mapped_count() > self.capacity_alone();
         if worn { SpaceError::WornOut } else { SpaceError::Full }
     }
 
-    /// Logical pages that can be written, whatever their temperature, without collection.
+    /// Logical pages that can be written, of either temperature, without collection.
     #[must_use]
     pub fn room(&self) -> u32 {
         let left = |stream| self.frontier(stream).map_or(0, |open| open.left(self.layout()));
@@ -171,7 +172,7 @@ impl<D: Nand> Space<D> {
     ///
     /// # Errors
     ///
-    /// Those of a write.
+    /// The errors of a write.
     pub fn background(&mut self, owner: &mut dyn Owner) -> Result<bool, SpaceError> {
         self.ready()?;
         if self.blocks.count(BlockState::Retired) > 0 && self.drain_retired(owner)? {
@@ -191,7 +192,7 @@ impl<D: Nand> Space<D> {
         self.blocks.free_count() > GC_RESERVE
     }
 
-    /// Empties one block that was taken before `sequence`; whether there was one worth it.
+    /// Empties one block that was taken before `sequence`; says whether there was one worth it.
     fn collect(&mut self, owner: &mut dyn Owner, sequence: u32) -> Result<bool, SpaceError> {
         let units_per_block = self.layout().units_per_block;
         let victim = match self.options.gc_policy {
@@ -279,7 +280,8 @@ impl<D: Nand> Space<D> {
         Ok(if self.trimmed_unsaved.contains(&at) { Role::Limbo } else { role })
     }
 
-    /// Writes the owner's newer image of a mapped page; an old version that is held moves on its own.
+    /// Writes the owner's newer image of a mapped page; an old version that is pinned or frozen moves on its
+    /// own.
     fn replace_unit(
         &mut self,
         at: u32,
@@ -316,7 +318,7 @@ impl<D: Nand> Space<D> {
             // Until a record covers the group its flag alone decides, for all its pages together.
             Role::Mapped if self.rests_on_flag(meta.group) => meta.standing,
             Role::Mapped if meta.group != GroupId::NONE => Standing::Committed,
-            // The flag stays behind; the copy says that the group has it.
+            // The flag stays behind; the standing of the copy says that the group has it.
             Role::Grouped if self.flags.contains_key(&at) => Standing::Committed,
             Role::Grouped => meta.standing,
             Role::Mapped => Standing::Plain,
@@ -346,7 +348,7 @@ impl<D: Nand> Space<D> {
             Role::Grouped => self.groups.relocate(meta.group, meta.page, to),
             Role::Frozen | Role::Pinned | Role::Meta | Role::Limbo | Role::None => {}
         }
-        // What was forgotten waits for the record that says so, wherever a frozen mapping has it now.
+        // A forgotten unit waits for the record that says so, even where a frozen mapping has its copy now.
         if self.is_evidence(at) || self.trimmed_unsaved.contains(&at) {
             self.trimmed_unsaved.insert(at);
         } else {
@@ -355,7 +357,8 @@ impl<D: Nand> Space<D> {
         Ok(())
     }
 
-    /// A mapping page that the next record replaces waits for it; anything else nobody needs.
+    /// A mapping page that the next record replaces waits for that record; any other stray unit is free at
+    /// once.
     fn drop_stray(&mut self, at: u32, meta: &PageMeta) {
         if meta.kind != PageKind::Map || !self.meta_old.contains(&at) {
             self.blocks.drop_live(at);
@@ -389,7 +392,7 @@ impl<D: Nand> Space<D> {
         }
     }
 
-    /// Empties one failed block and marks it bad; whether there was one.
+    /// Empties one failed block and marks it bad; says whether there was one.
     fn drain_retired(&mut self, owner: &mut dyn Owner) -> Result<bool, SpaceError> {
         let Some(block) = self.blocks.retired() else { return Ok(false) };
         if !self.has_spare_block() && self.blocks.get(block).live > 0 {
@@ -409,7 +412,7 @@ impl<D: Nand> Space<D> {
     ///
     /// # Errors
     ///
-    /// Only errors of the device: damage is what it reports.
+    /// Only errors of the device: damage is part of the result.
     pub fn verify(&mut self) -> Result<Vec<Fault>, SpaceError> {
         let mut faults = Vec::new();
         let mut buffer = Vec::new();
@@ -429,7 +432,7 @@ impl<D: Nand> Space<D> {
         Ok(faults)
     }
 
-    /// Reads what frozen mappings alone point to.
+    /// Reads the units to which frozen mappings alone point.
     fn verify_frozen(
         &mut self,
         faults: &mut Vec<Fault>,
@@ -474,7 +477,7 @@ impl<D: Nand> Space<D> {
     }
 }
 
-/// What a structural check found.
+/// A finding of a structural check.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Error)]
 #[non_exhaustive]
 pub enum Fault {
@@ -492,13 +495,13 @@ pub enum Fault {
         /// Check that fired.
         check: Check,
     },
-    /// A block counts units as live that nothing needs, or counts them wrong.
+    /// A block counts units as live that nothing needs, or its count is wrong.
     #[error("block {}: counts live pages that nothing needs, or counts them wrong", block.0)]
     LiveCount {
         /// Block concerned.
         block: BlockIndex,
     },
-    /// A unit is needed but does not count as live.
+    /// A needed unit does not count as live.
     #[error("physical page {at}: needed, but does not count as live")]
     Freed {
         /// First page of the unit.

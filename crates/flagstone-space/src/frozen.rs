@@ -1,7 +1,7 @@
-//! Frozen mappings: the logical pages as they all were at one moment, kept across mounts.
+//! Frozen mappings: all logical pages as they were at one moment, kept across mounts.
 //!
-//! Owns which units frozen mappings point to, and when those units may go. Never knows what a page means,
-//! nor when a moment is worth keeping.
+//! Owns the set of units that frozen mappings point to, and the moment when such a unit may go. Never knows
+//! the meaning of a page, nor when a moment is worth keeping.
 //!
 //! ```text
 //!           freeze                   page is written               unit is moved
@@ -9,19 +9,20 @@
 //!                   frozen ─▶ a                    frozen ─▶ a                  frozen ─▶ a', as history
 //! ```
 //!
-//! A frozen mapping begins as a copy of the mapping and shares its units. Its own pages are pages of the
-//! mapping with numbers of their own behind the directory; the record names the pages of its directory.
+//! A frozen mapping begins as a copy of the mapping and shares the units of the mapping. Its own pages are
+//! pages of the mapping, with numbers of their own behind the directory; the record names the pages of its
+//! directory.
 //!
-//! Y1. A unit that a frozen mapping points to is live, whatever becomes of its page (S2).
-//! Y2. It takes no appends: the frozen mapping counts those that it had.
-//! Y3. Frozen mappings are what the newest record says. Units of one that was given up stay until a record
-//!     without it is durable (rule D4).
-//! Y4. A unit that frozen mappings alone point to moves as history that says it is no copy, other history as a
-//!     copy. So what a mount finds moved, of a version of a page that a frozen mapping has, below its frontier
-//!     and not below that of the one before it which has the page too, is the unit that the frozen mapping had.
-//! Y5. When a mapping is frozen no group is open on a page that is mapped, or lost: no version below the
-//!     frontier comes to be that of a page which the frozen mapping has (Y4). It may be that of one which the
-//!     frozen mapping has not, and then the next one has it.
+//! Y1. A unit that a frozen mapping points to is live, whether its page has moved on or not (S2). Y2. Such a
+//! unit takes no appends: the frozen mapping counts the appends that it had. Y3. The newest record defines
+//! which frozen mappings there are. Units of a mapping that was given up stay until a record without it is
+//! durable (rule D4). Y4. A unit to which frozen mappings alone point moves as history without the mark of a
+//! copy; other history bears the mark. Take a version of a page that lies below the frontier of a frozen
+//! mapping, and not below the frontier of the frozen mapping before it that has the page too: a moved unit
+//! with this version is the unit that the frozen mapping had. Y5. A mapping is frozen only while no group is
+//! open on a page that is mapped or lost: so no later commit can put a version below the frontier in the
+//! place of a page that the frozen mapping has (Y4). For a page that the frozen mapping lacks, a commit may
+//! do so; then the next frozen mapping has that version.
 
 use alloc::collections::BTreeMap;
 use alloc::vec::Vec;
@@ -40,37 +41,37 @@ pub const FROZEN_MAX: u8 = 32;
 /// Bytes of the longest label of a frozen mapping.
 pub const FROZEN_LABEL_SIZE_MAX: usize = 255;
 
-/// Frozen mappings take at most one part in this many of what a record has for them and the caller.
+/// Frozen mappings take at most one part in this many of the record's room for them and the caller.
 const RECORD_SHARE: usize = 4;
 
-/// One of them.
+/// One frozen mapping.
 #[derive(Clone, Debug)]
 pub(crate) struct Frozen {
     pub(crate) map: Mapping,
-    /// Which of the places for frozen mappings it has among the pages of the mapping.
+    /// Its slot among the places for frozen mappings in the pages of the mapping.
     pub(crate) slot: u8,
-    /// The caller's.
+    /// Label given by the caller.
     pub(crate) label: Vec<u8>,
 }
 
-/// All of them.
+/// All frozen mappings.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct FrozenMaps {
     /// By their frontiers: oldest first.
     pub(crate) maps: BTreeMap<FrozenId, Frozen>,
-    /// Units that they point to.
+    /// Units that frozen mappings point to.
     units: Bits,
-    /// Units that the mapping does not point to beside them.
+    /// Units to which frozen mappings point, and the mapping does not.
     only: u32,
 }
 
 impl FrozenMaps {
-    /// Whether one of them points to the unit.
+    /// Whether a frozen mapping points to the unit.
     pub(crate) fn has(&self, at: u32) -> bool {
         self.units.get(at)
     }
 
-    /// Units that they alone point to.
+    /// Units to which frozen mappings alone point.
     pub(crate) const fn only_count(&self) -> u32 {
         self.only
     }
@@ -80,7 +81,7 @@ impl FrozenMaps {
         self.only += u32::from(self.has(at));
     }
 
-    /// Appends of the unit, which holds `page`, if one of them points to it.
+    /// Appends of the unit, which holds `page`, if a frozen mapping points to it.
     pub(crate) fn appends(&self, page: LogicalPage, at: u32) -> Option<u8> {
         self.has(at).then_some(())?;
         let mut maps = self.maps.values().map(|frozen| &frozen.map);
@@ -101,13 +102,13 @@ impl FrozenMaps {
         self.hold(to);
     }
 
-    /// Points to the unit; whether none did before.
+    /// Points to the unit; says whether it is the first to do so.
     fn hold(&mut self, at: u32) -> bool {
         self.units.extend(at as usize + 1);
         self.units.insert(at)
     }
 
-    /// Notes what all of them point to, beside `map`: after a mount.
+    /// Counts the units of all frozen mappings, beside `map`: after a mount.
     pub(crate) fn count(&mut self, map: &Mapping) {
         let maps = core::mem::take(&mut self.maps);
         for (page, at) in maps.values().flat_map(|frozen| frozen.map.iter()) {
@@ -117,12 +118,12 @@ impl FrozenMaps {
         self.maps = maps;
     }
 
-    /// Bytes that they take in a record.
+    /// Bytes that frozen mappings take in a record.
     pub(crate) fn record_size(&self, roots: usize) -> usize {
         self.maps.values().map(|frozen| FrozenRecord::size(roots, frozen.label.len())).sum()
     }
 
-    /// Every unit that one of them points to, with its page.
+    /// Every unit that a frozen mapping points to, with its page.
     pub(crate) fn iter(&self) -> impl Iterator<Item = (LogicalPage, u32)> + '_ {
         self.maps.values().flat_map(|frozen| frozen.map.iter())
     }
@@ -134,16 +135,16 @@ impl FrozenMaps {
 }
 
 impl<D: Nand> Space<D> {
-    /// Keeps all pages readable as they are now, whatever is written later, across mounts: durable when it
-    /// returns. `label` is the caller's, and comes back with it.
+    /// Keeps all pages readable as they are now, through later writes and across mounts: durable when it
+    /// returns. `label` belongs to the caller, and comes back with the frozen mapping.
     ///
-    /// The units are shared with the mapping: only what is written anew takes room of its own.
+    /// The units are shared with the mapping: only new writes take room of their own.
     ///
     /// # Errors
     ///
-    /// `TooManyFrozen` where there are [`FROZEN_MAX`] or the record has no room; `Full` where the device has none;
-    /// `GroupOpen` while a group is open on a page that is mapped or lost (Y5); `TooLong` for a label; those of a
-    /// checkpoint. Nothing is frozen then.
+    /// `TooManyFrozen` where there are [`FROZEN_MAX`] or the record has no room; `Full` where the device has
+    /// none; `GroupOpen` while a group is open on a page that is mapped or lost (Y5); `TooLong` for a label;
+    /// the errors of a checkpoint. After an error nothing is frozen.
     pub fn freeze(&mut self, label: &[u8], owner: &mut dyn Owner) -> Result<FrozenId, SpaceError> {
         self.ready()?;
         if label.len() > FROZEN_LABEL_SIZE_MAX {
@@ -178,14 +179,15 @@ impl<D: Nand> Space<D> {
             return Err(SpaceError::Full);
         }
         self.ensure_room(0, owner).map_err(|error| match error {
-            // Blocks that failed are not why: without the mapping there is room.
+            // Failed blocks are not the reason: without the frozen mapping there is room.
             SpaceError::WornOut => SpaceError::Full,
             error => error,
         })?;
         if let Some(group) = self.groups.on_known(&self.map) {
             return Err(SpaceError::GroupOpen(group));
         }
-        // A version of its own: no two have the same frontier, whatever the checkpoint writes.
+        // A version of its own: no two mappings have the same frontier, even where the checkpoint writes
+        // nothing.
         let (mut map, id) = (self.map.clone(), FrozenId(self.next_version()));
         map.mark_used_dirty();
         let range = self.layout().frozen_pages(slot);
@@ -225,11 +227,12 @@ impl<D: Nand> Space<D> {
         Ok(PageInfo { appends, ..info_of(&meta, at) })
     }
 
-    /// Gives a frozen mapping up, with what it alone points to: durable when it returns.
+    /// Gives a frozen mapping up, with the units to which it alone points: durable when it returns.
     ///
     /// # Errors
     ///
-    /// `UnknownFrozen`; those of a checkpoint: it is given up all the same then, durably with the next one.
+    /// `UnknownFrozen`; the errors of a checkpoint: after one of these the mapping is given up all the same,
+    /// durably with the next checkpoint.
     pub fn thaw(&mut self, id: FrozenId) -> Result<(), SpaceError> {
         self.ready()?;
         let frozen = self.frozen.maps.remove(&id).ok_or(SpaceError::UnknownFrozen(id))?;
@@ -246,7 +249,7 @@ impl<D: Nand> Space<D> {
         result
     }
 
-    /// Pages of a frozen mapping stay until a record is durable that does not name them (K2).
+    /// Pages of a frozen mapping stay until a record that does not name them is durable (K2).
     fn forget_meta_pages(&mut self, slot: u8) {
         let pages = self.layout().frozen_pages(slot);
         self.meta_moving.retain(|index| !pages.contains(index));
@@ -260,14 +263,14 @@ impl<D: Nand> Space<D> {
         self.meta_units.truncate(end as usize);
     }
 
-    /// Notes anew which units frozen mappings point to.
+    /// Counts anew which units frozen mappings point to.
     pub(crate) fn count_frozen(&mut self) {
         let maps = core::mem::take(&mut self.frozen).maps;
         self.frozen.maps = maps;
         self.frozen.count(&self.map);
     }
 
-    /// What the record says of frozen mappings.
+    /// Entries of the frozen mappings for the record.
     pub(crate) fn frozen_records(&self) -> Vec<FrozenRecord> {
         let record = |(id, frozen): (&FrozenId, &Frozen)| {
             let pages = self.layout().frozen_pages(frozen.slot);
@@ -283,7 +286,7 @@ impl<D: Nand> Space<D> {
         self.frozen.maps.iter().map(record).collect()
     }
 
-    /// Bytes that frozen mappings may take in a record, of `room`.
+    /// Bytes that frozen mappings may take of a record's `room`.
     pub(crate) fn frozen_record_max(&self, room: usize) -> usize {
         let roots = self.layout().frozen_directory_pages() as usize;
         let longest = FrozenRecord::size(roots, FROZEN_LABEL_SIZE_MAX);
@@ -306,7 +309,7 @@ impl<D: Nand> Space<D> {
                 if frozen.map.is_dirty(page) {
                     frozen.map.encode(page, buffer);
                     self.write_meta_page(pages.start + page, buffer)?;
-                    // One that found no room is written by the next checkpoint.
+                    // A page that found no room is written by the next checkpoint.
                     if let Some(frozen) = self.frozen.maps.get_mut(&id) {
                         frozen.map.mark_clean(page);
                     }
@@ -318,7 +321,7 @@ impl<D: Nand> Space<D> {
         Ok(())
     }
 
-    /// The mapping points to the unit no more: whether a frozen mapping still does is counted.
+    /// The mapping points to the unit no more; frozen mappings that still do are counted.
     pub(crate) fn displace(&mut self, at: u32) {
         self.frozen.displaced(at);
     }

@@ -1,7 +1,7 @@
 //! Atomic groups: several pages become valid together.
 //!
-//! Owns the moves from open group to mapping. Never decides whether a group is committed: whoever
-//! holds the record or the flags does.
+//! Owns the moves from open group to mapping. Never decides whether a group is committed: that is for the
+//! holder of the record or the flags.
 //!
 //! The order of a commit: pages of the group durable, then the record that names it, then
 //! [`Space::commit_group`] (rule D1).
@@ -23,7 +23,7 @@ impl<D: Nand> Space<D> {
     ///
     /// # Errors
     ///
-    /// Those of a write: the first number of a session is reserved durably.
+    /// The errors of a write: the first number of a session is reserved durably.
     pub fn new_group(&mut self) -> Result<GroupId, SpaceError> {
         self.ready()?;
         Ok(self.numbers.next_group())
@@ -35,7 +35,7 @@ impl<D: Nand> Space<D> {
         self.groups.ids()
     }
 
-    /// Writes a version of `page` that counts only once `group` is committed. Written again, it
+    /// Writes a version of `page` that counts only once `group` is committed. A later write of the page
     /// replaces the group's earlier version.
     ///
     /// # Errors
@@ -66,7 +66,7 @@ impl<D: Nand> Space<D> {
         if !self.carries_flags() {
             return self.write_grouped(group, page, payload, tag, Standing::Plain);
         }
-        // The flag may take one of the programs that its page can have.
+        // The flag may take one of the programs that the page can have.
         let slots_max = self.append_room().slots_max.saturating_sub(1);
         let append_slots = tag.append_slots.min(slots_max);
         let tag = WriteTag { append_slots, ..*tag };
@@ -100,7 +100,7 @@ impl<D: Nand> Space<D> {
     ///
     /// # Errors
     ///
-    /// `NotInGroup` when it holds none; `Corrupt`.
+    /// `NotInGroup` when the group holds none; `Corrupt`.
     pub fn read_in_group(
         &mut self,
         group: GroupId,
@@ -126,14 +126,14 @@ impl<D: Nand> Space<D> {
         self.suspects.iter().any(|suspect| concerned(&suspect.meta))
     }
 
-    /// Moves the mapping to the group's pages, but for those of which a newer version is valid
-    /// already (rule D6); the pages that moved.
+    /// Moves the mapping to the group's pages, except where a newer version of a page is valid already (rule
+    /// D6); gives the pages that moved.
     ///
     /// The caller has made the group's commit durable.
     ///
     /// # Errors
     ///
-    /// `UnknownGroup` when it has no pages.
+    /// `UnknownGroup` when the group has no pages.
     pub fn commit_group(&mut self, group: GroupId) -> Result<Vec<LogicalPage>, SpaceError> {
         let pages = self.groups.remove(group).ok_or(SpaceError::UnknownGroup(group))?;
         let mut moved = Vec::with_capacity(pages.len());
@@ -149,14 +149,14 @@ impl<D: Nand> Space<D> {
         Ok(moved)
     }
 
-    /// Looks for the pages that a record of the caller's log names as those of a committed group. Where one is gone, and
-    /// what is mapped is older, damage took it: the page is lost, not what it was before the group (U5), until a page
-    /// that is newer is committed. Those that `is_freed` says a later record frees are passed over. Restart hands them in
-    /// before anything is written.
+    /// Looks for the pages of a committed group that a record of the caller's log names. Where such a page is
+    /// gone, and the mapped version is older, damage took it: the page is lost, and does not fall back to its
+    /// version before the group (U5), until a newer version is committed. Pages that a later record frees, by
+    /// `is_freed`, are passed over. Restart calls this for each record before anything is written.
     ///
     /// # Errors
     ///
-    /// Those of the device.
+    /// The errors of the device.
     pub fn require_pages(
         &mut self,
         group: GroupId,
@@ -174,7 +174,7 @@ impl<D: Nand> Space<D> {
         Ok(())
     }
 
-    /// What is mapped is not what was valid last.
+    /// Marks a page as lost: the mapped version is not the last valid one.
     fn lose(&mut self, page: LogicalPage) {
         if let Some(old) = self.map.clear(page) {
             self.displace(old);
@@ -184,27 +184,28 @@ impl<D: Nand> Space<D> {
         self.lost_since.insert(page);
     }
 
-    /// Whether what is mapped of a page is older than this version, or nothing is.
+    /// Whether the mapped version of a page is older than this one, or there is none.
     fn is_older(&mut self, page: LogicalPage, version: Version) -> Result<bool, SpaceError> {
         let Some(at) = self.map.get(page) else { return Ok(true) };
         match self.read_unit_twice(at, &mut Vec::new(), ReadPurpose::Metadata) {
             Ok(found) => Ok(found.version < version),
-            // Whoever reads it learns of it.
+            // The next reader of the page gets this error.
             Err(SpaceError::Corrupt { .. }) => Ok(false),
             Err(error) => Err(error),
         }
     }
 
-    /// Forgets the pages of an open group. Until the next checkpoint a mount finds the group open again,
-    /// so that its pages take their room until then.
+    /// Forgets the pages of an open group. Until the next checkpoint a mount would find the group open again,
+    /// so its pages take their room until then.
     pub fn discard_group(&mut self, group: GroupId) {
         let Some(pages) = self.groups.remove(group) else { return };
         self.trimmed_unsaved.extend(pages.into_values().map(|entry| entry.at));
     }
 
-    /// Forgets some pages of an open group, as [`Space::discard_group`] does with all of them. Until the next checkpoint a
-    /// mount finds them in the group again: whoever commits it says that they are garbage, and writes none of them
-    /// anew in this group, where an older version would stand for one that does not read.
+    /// Forgets some pages of an open group, as [`Space::discard_group`] does with all of them. Until the next
+    /// checkpoint a mount would find them in the group again, so the caller that commits the group names them
+    /// as garbage, and writes none of them anew in this group: an older version would stand in for a new one
+    /// that does not read.
     pub fn discard_pages(&mut self, group: GroupId, pages: &[LogicalPage]) {
         for page in pages {
             let Some(known) = self.groups.get(group, *page) else { continue };

@@ -3,10 +3,10 @@
 //! Owns which pages an open group has and whether a newer version overtook them. Never moves the
 //! mapping: see `Space::commit_group`.
 //!
-//! G1. A page of an open group is live, and no mapping entry points to it.
-//! G2. A group keeps one version of a page: writing the page again drops the earlier one.
-//! G3. What a mount would find open now fits a record: another one comes before it does not.
-//! G4. `stretch_count` is how many entries of a record list the pages: those that follow each other share one.
+//! G1. A page of an open group is live, and no mapping entry points to it. G2. A group keeps one version of a
+//! page: writing the page again drops the earlier one. G3. The pages that a mount would find open now fit one
+//! record: another record is written before they would not. G4. `stretch_count` is the number of entries in
+//! which a record lists the pages: pages that follow each other share one.
 
 use alloc::collections::BTreeMap;
 use alloc::vec::Vec;
@@ -33,7 +33,7 @@ pub(crate) struct GroupPage {
     pub(crate) rank: Rank,
 }
 
-/// Versions that a group has written of pages which follow each other: so do the versions.
+/// Versions that a group has written of consecutive pages; the versions are consecutive too.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct GroupSpan {
     /// First page.
@@ -51,7 +51,7 @@ impl GroupSpan {
         pages.zip((self.version.0..=u64::MAX).map(Version))
     }
 
-    /// Takes in the version of a page; false where another span begins with it.
+    /// Takes in the version of a page; false where the version begins another span.
     #[must_use]
     pub fn extend(&mut self, page: LogicalPage, version: Version) -> bool {
         let next =
@@ -73,7 +73,7 @@ pub(crate) struct Groups {
     stretch_count: usize,
     /// Physical pages of a unit.
     parts: u8,
-    /// Entries for groups that were closed since the last record: a mount finds those open again (G3).
+    /// Entries for groups that were closed since the last record: a mount finds these groups open again (G3).
     closed_count: usize,
 }
 
@@ -82,7 +82,7 @@ impl Groups {
         Self { groups: BTreeMap::new(), page_count: 0, stretch_count: 0, parts, closed_count: 0 }
     }
 
-    /// Changes a group's pages near `page`, and counts anew what stands around it (G4).
+    /// Changes a group's pages near `page`, and counts the entries around it anew (G4).
     fn change<T>(
         &mut self,
         group: GroupId,
@@ -145,7 +145,7 @@ impl Groups {
         }
     }
 
-    /// Adds or replaces a page (G2); the version it replaces.
+    /// Adds or replaces a page (G2); gives the version that it replaces.
     pub(crate) fn insert(
         &mut self,
         group: GroupId,
@@ -167,8 +167,8 @@ impl Groups {
         Some(pages)
     }
 
-    /// Entries that the first record after a mount may have to have, and those of them that no record has
-    /// once another one is written.
+    /// Entries that the first record after a mount may need, and the part of them that goes once another
+    /// record is written.
     pub(crate) const fn listed(&self) -> (usize, usize) {
         (self.stretch_count + self.closed_count, self.closed_count)
     }
@@ -178,7 +178,7 @@ impl Groups {
         self.stretch_count
     }
 
-    /// A record stands that lists the open groups alone.
+    /// A record is written that lists the open groups alone.
     pub(crate) const fn recorded(&mut self) {
         self.closed_count = 0;
     }
@@ -216,7 +216,7 @@ impl Groups {
         self.groups.iter().flat_map(|(group, pages)| listed(*group, pages.iter()))
     }
 
-    /// Whether the counts are what the pages say (G4).
+    /// Whether the counts fit the pages (G4).
     #[cfg(test)]
     pub(crate) fn is_counted(&self) -> bool {
         let of_group = |(group, pages): (&GroupId, &Pages)| stretches(*group, pages, self.parts);
@@ -251,13 +251,13 @@ fn count_stretches(pages: impl Iterator<Item = OpenGroupPage>, parts: u8) -> usi
     count
 }
 
-/// Entries that list a group's pages (G4). A stretch longer than an entry may be takes another one: those are few,
-/// and left out.
+/// Entries that list a group's pages (G4). A stretch beyond the limit of an entry takes another entry: such
+/// stretches are few, and are left out.
 fn stretches(group: GroupId, pages: &Pages, parts: u8) -> usize {
     count_stretches(listed(group, pages.iter()), parts)
 }
 
-/// The same of `page` and its neighbours.
+/// The same count for `page` and its neighbours alone.
 fn stretches_around(group: GroupId, pages: &Pages, page: LogicalPage, parts: u8) -> usize {
     let before = pages.range(..page).next_back().into_iter();
     let behind = pages.range((Bound::Excluded(page), Bound::Unbounded)).next();
@@ -297,8 +297,8 @@ mod tests {
     }
 
     proptest! {
-        /// Goal (G4): the count is that of the pages after every change. Places and versions are those of the
-        /// page number and a little more, in units of two pages.
+        /// Goal (G4): the count fits the pages after every change. Method: places and versions are the page
+        /// number plus a little, in units of two pages.
         #[test]
         fn entries_are_counted(acts in prop::collection::vec(act(), 0..60)) {
             let mut groups = Groups::new(2);

@@ -1,6 +1,6 @@
-//! Pins: superseded page versions that somebody still reads.
+//! Pins: superseded page versions that still have a reader.
 //!
-//! Owns which units are pinned. A pin lives in memory only: no mount knows of it.
+//! Owns the set of pinned units. A pin lives in memory only: a mount knows nothing of it.
 //!
 //! N1. Pins of one unit hold one version: a pinned unit takes no appends (A5).
 
@@ -8,7 +8,7 @@ use alloc::collections::BTreeMap;
 
 use crate::{LogicalPage, PinId};
 
-/// One pin.
+/// A pin.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Pin {
     pub(crate) page: LogicalPage,
@@ -39,7 +39,7 @@ impl Pins {
         self.pins.get(&id).copied()
     }
 
-    /// Takes the pin out; whether its unit is pinned no more.
+    /// Takes the pin out; says whether that was the last pin of its unit.
     pub(crate) fn remove(&mut self, id: PinId) -> Option<(Pin, bool)> {
         let pin = self.pins.remove(&id)?;
         let count = self.units.get_mut(&pin.at)?;
@@ -61,7 +61,7 @@ impl Pins {
         self.pins.values().filter(|pin| pin.at == at).map(|pin| pin.appends).max()
     }
 
-    /// The pinned unit was copied to `to`, its appends folded in.
+    /// The pinned unit was copied to `to`, with its appends folded in.
     pub(crate) fn relocate(&mut self, from: u32, to: u32) {
         let Some(count) = self.units.remove(&from) else { return };
         *self.units.entry(to).or_default() += count;

@@ -1,14 +1,14 @@
-//! The checkpoint record: what a mount starts from.
+//! The checkpoint record: the starting point of a mount.
 //!
 //! Owns the byte form. Never reads or writes a device: see `ring.rs`.
 //!
-//! R1. A record is accepted only whole: its checksum covers every byte of it.
-//! R2. Numbers at or above the reserved ones were never used before this record (rule D3).
-//! R3. Open groups stand in the record with all their pages (rule D4).
-//! R4. No number of a record is so high that those to come would not fit where pages name them.
-//! R5. A record names no more frozen mappings than there may be: sizes are computed from their number.
-//! R6. Pages of open groups that follow each other in number, place and version stand as one entry. There are no
-//!     more of them than pages of the device: nothing is unfolded of a record that is not whole.
+//! R1. A record is accepted only whole: its checksum covers every byte of it. R2. Numbers at or above the
+//! reserved ones were never used before this record (rule D3). R3. Open groups stand in the record with all
+//! their pages (rule D4). R4. The numbers of a record are low enough that later ones still fit the fields of
+//! pages that name them. R5. A record names no more frozen mappings than [`FROZEN_MAX`]: sizes are computed
+//! from their number. R6. Pages of open groups that follow each other in number, place and version stand as
+//! one entry. There are no more of them than pages of the device: a record that is not whole is never
+//! unfolded.
 
 use alloc::vec::Vec;
 
@@ -25,10 +25,10 @@ const MAGIC: &[u8; 4] = b"FLAG";
 /// Version of everything this floor writes.
 pub(crate) const FORMAT_VERSION: u16 = 4;
 
-/// Bytes in the record of pages of an open group that follow each other, or of a single one.
+/// Bytes of an entry in the record: consecutive pages of an open group, or a single page.
 pub const OPEN_GROUP_PAGE_SIZE: usize = 24;
 
-/// Pages that one entry of the record stands for, at most.
+/// Limit of the pages that one entry of the record stands for.
 const STRETCH_MAX: usize = 1 << STRETCH_BITS;
 
 /// Bits of an entry's version that say how many pages follow the first one.
@@ -49,7 +49,7 @@ pub(crate) struct OpenBlock {
     pub(crate) block: u32,
     pub(crate) sequence: u32,
     pub(crate) erases: u32,
-    /// First page of the block that this record says nothing about.
+    /// First page of the block that this record does not cover.
     pub(crate) next_page: u32,
 }
 
@@ -65,7 +65,8 @@ pub(crate) struct OpenGroupPage {
 }
 
 impl OpenGroupPage {
-    /// Whether `next` is of the same group and follows in number, place and version, where a unit takes `parts` pages.
+    /// Whether `next` is of the same group and follows in number, place and version, where a unit takes
+    /// `parts` pages.
     pub(crate) fn is_followed_by(&self, next: &Self, parts: u8) -> bool {
         *next == self.behind(1, parts)
     }
@@ -96,7 +97,7 @@ pub(crate) struct Record {
     pub(crate) group_reserved: u64,
     /// First log page that a restart needs.
     pub(crate) log_head: u64,
-    /// The session that wrote it wrote nothing more: what it left was complete (K6).
+    /// The session that wrote the record wrote nothing more: all its writes were complete (K6).
     pub(crate) closed: bool,
     /// No log page at or above this number existed.
     pub(crate) log_next: u64,
@@ -109,8 +110,8 @@ pub(crate) struct Record {
     pub(crate) user: Vec<u8>,
 }
 
-/// Bits of byte 11: the session wrote nothing after the record; a list of frozen mappings stands in front of the
-/// caller's bytes.
+/// Bits of byte 11: the session wrote nothing after the record; a list of frozen mappings stands in front of
+/// the caller's bytes.
 const CLOSED: u8 = 1;
 const HAS_FROZEN: u8 = 2;
 
@@ -125,7 +126,7 @@ pub(crate) struct FrozenRecord {
 }
 
 impl FrozenRecord {
-    /// Bytes in a record.
+    /// Bytes of a frozen mapping in a record.
     pub(crate) const fn size(roots: usize, label_size: usize) -> usize {
         14 + 4 * roots + label_size
     }
@@ -195,7 +196,7 @@ impl Record {
         target.extend_from_slice(&crc.to_le_bytes());
     }
 
-    /// Pages of open groups, those that follow each other together (R6).
+    /// Pages of open groups; pages that follow each other come together (R6).
     fn stretches(&self) -> impl Iterator<Item = &[OpenGroupPage]> {
         let parts = self.options.parts;
         let follow = self.groups.chunk_by(move |page, next| page.is_followed_by(next, parts));
@@ -299,7 +300,7 @@ impl Record {
         Ok(())
     }
 
-    /// Whether it names more frozen mappings than there may be (R5).
+    /// Whether the record names more frozen mappings than [`FROZEN_MAX`] (R5).
     fn has_too_many_frozen(&self) -> bool {
         self.frozen.len() > usize::from(FROZEN_MAX)
     }
@@ -374,7 +375,7 @@ impl<'a> Reader<'a> {
     }
 }
 
-/// Makes the checksum fit a record that ends in these bytes, or what stands in its place.
+/// Makes the checksum fit the record at the beginning of these bytes, or any other bytes in its place.
 #[cfg(feature = "seeded-bugs")]
 pub(crate) fn reseal(bytes: &mut [u8]) {
     let Some(head) = bytes.get(..HEAD_SIZE) else { return };
@@ -432,7 +433,7 @@ mod tests {
         }
     }
 
-    /// A single page, three that follow each other, and one that would but for its rank.
+    /// A single page, three that follow each other, and a page that would follow but for its rank.
     fn open_pages() -> Vec<OpenGroupPage> {
         let page = |page, at, version, rank| OpenGroupPage {
             group: GroupId(9),
@@ -471,7 +472,7 @@ mod tests {
         assert_eq!(Record::decode(&bytes), Ok(record));
     }
 
-    /// Goal: a damaged count takes no memory that a record cannot mean.
+    /// Goal: a damaged count takes no more memory than a record can need.
     #[test]
     fn more_open_pages_than_a_record_may_list_are_damage() {
         let first = open_pages()[1];

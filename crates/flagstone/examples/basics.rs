@@ -19,7 +19,7 @@ fn main() -> Result<(), Box<dyn Error>> {
     try_and_take_back(&db, stock)?;
     db.close()?;
 
-    // What was committed is there again.
+    // All committed rows are there again.
     let db = Database::open(&path, &Options::default())?;
     let stock = db.table("stock")?;
     let from_n: (Bound<&[u8]>, Bound<&[u8]>) = (Bound::Included(b"n"), Bound::Unbounded);
@@ -33,7 +33,7 @@ fn main() -> Result<(), Box<dyn Error>> {
     Ok(())
 }
 
-/// Several rows, one transaction: all of them are there or none.
+/// Several rows, one transaction: all rows are there or none.
 fn fill(db: &Database, stock: Table) -> Result<(), EngineError> {
     let mut txn = db.begin();
     for (fruit, count) in [("apples", 12), ("nuts", 40), ("pears", 7)] {
@@ -43,8 +43,8 @@ fn fill(db: &Database, stock: Table) -> Result<(), EngineError> {
     Ok(())
 }
 
-/// Reads, then writes what it read: serializable, so no count is ever lost. A deadlock ends one of
-/// the transactions, which begins again.
+/// Reads two counts, then writes new ones: serializable, so no count is ever lost. A deadlock ends one of the
+/// transactions, which begins again.
 fn move_stock(
     db: &Database,
     stock: Table,

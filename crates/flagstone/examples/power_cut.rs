@@ -12,8 +12,8 @@ fn main() -> Result<(), Box<dyn Error>> {
     let db = Database::create_on(SimNand::new(&profile, 1), &Options::default())?;
     let readings = db.table("readings")?;
 
-    // Ninety commits return before they are durable; the last ten only when they are, and the log
-    // is written in order, so all hundred are durable then.
+    // Ninety commits return before they are durable; each of the last ten returns only when it is durable.
+    // The log is written in order, so by then all hundred are.
     for second in 0_u64..100 {
         let durability = if second < 90 { Durability::Deferred } else { Durability::Immediate };
         let mut txn = db.begin();
@@ -21,7 +21,7 @@ fn main() -> Result<(), Box<dyn Error>> {
         txn.commit_with(durability)?;
     }
 
-    // No flush, no farewell: as if the plug were pulled.
+    // No flush, no close: as if the plug were pulled.
     let chip = db.into_device().ok_or("the database is still shared")?;
     let counted = chip.counters();
     println!(

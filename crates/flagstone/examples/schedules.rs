@@ -6,7 +6,7 @@
 //! ```
 //!
 //! `--first N` begins with a later batch of 500, `--bug NAME` plants a bug of the engine, which must then be
-//! found: exit code 1 where anything fails, or nothing does although it should.
+//! found: exit code 1 where anything fails, or where a planted bug is not found.
 
 #[cfg(all(shuttle, feature = "seeded-bugs"))]
 #[path = "schedules/bank.rs"]

@@ -1,8 +1,7 @@
-//! The library's face: a database that threads share.
+//! The public interface: a database that threads share.
 //!
-//! Owns nothing but a [`Runtime`]; every call runs an engine operation to its end on the calling
-//! thread. Commits of several threads share a flush: the first one that finds the log free writes
-//! for all.
+//! Owns nothing but a [`Runtime`]; every call runs an engine operation to its end on the calling thread.
+//! Commits of several threads share a flush: the first thread that finds the log free writes for all.
 
 use std::fmt;
 #[cfg(target_os = "linux")]
@@ -52,9 +51,9 @@ pub type AnyNand = Box<dyn Nand + Send>;
 
 /// A transactional key-value database on flash: cheap to clone, shared by threads.
 ///
-/// It does not cross a fork: in the child, each commit and all that reaches the device gives
-/// [`EngineError::OtherProcess`] and nothing is written, while the parent goes on. What is in memory is readable as it
-/// was. A database that is open to be read may be read on both sides.
+/// A handle does not cross a fork: in the child, each commit and every other call that reaches the device
+/// gives [`EngineError::OtherProcess`] and writes nothing, while the parent goes on. Content in memory stays
+/// readable as it was at the fork. A database that is open for reading may be read on both sides.
 ///
 /// ```
 /// # let directory = tempfile::tempdir()?;
@@ -88,11 +87,10 @@ impl<D: Nand> Clone for Database<D> {
 }
 
 impl Database<AnyNand> {
-    /// Opens a database in a file, a NAND image or, on Linux, raw NAND (`/dev/mtdN`), whichever the
-    /// path holds.
+    /// Opens the database that a path holds: in a file, a NAND image or, on Linux, raw NAND (`/dev/mtdN`).
     ///
-    /// Memory and everything else that `options` say may differ from one opening to the next, but
-    /// for the size of logical pages and of the log, which stay as they were created.
+    /// Memory and all other `options` may differ from one opening to the next, but for the size of logical
+    /// pages and of the log, which stay as they were created.
     ///
     /// ```
     /// # let directory = tempfile::tempdir()?;
@@ -108,7 +106,7 @@ impl Database<AnyNand> {
     /// # Ok::<(), Box<dyn std::error::Error>>(())
     /// ```
     ///
-    /// Options may ask for a check of all that there is:
+    /// Options may ask for a check of the whole database:
     ///
     /// ```
     /// # let directory = tempfile::tempdir()?;
@@ -123,20 +121,21 @@ impl Database<AnyNand> {
     ///
     /// # Errors
     ///
-    /// `Device`: no such file, no device of ours, another version, damaged, locked by another
-    /// process, on a file system that locks none ([`crate::FileLock`]), or read-only. `Mount` or `Corrupt`: no database on it, or a damaged one. `Options`:
-    /// they do not fit the device. Nothing was written.
+    /// `Device`: no such file, no device of ours, another version, damaged, locked by another process, on a
+    /// file system that locks none ([`crate::FileLock`]), or read-only. `Mount` or `Corrupt`: the device
+    /// holds no database, or a damaged one. `Options`: the options do not fit the device. After an error
+    /// nothing was written.
     pub fn open(path: impl AsRef<Path>, options: &Options) -> Result<Self, OpenError> {
         Self::open_on(open_device(path.as_ref(), Access::Write, options)?, options)
     }
 
-    /// Opens a database to be read: not a byte of its files is written, now or later, and they need not be
-    /// writable. Several may read it at a time, in this process or in others, and nobody can open it for
-    /// writing meanwhile.
+    /// Opens a database for reading: not a byte of its files is written, now or later, and the files need not
+    /// be writable. Several processes, or several handles of one, may read a database at a time; none can
+    /// open it for writing meanwhile.
     ///
-    /// After a session that was not closed, what restart would write is kept in memory alone. Everything
-    /// that was committed is there. So may be what had been in flight when that session ended, and whether
-    /// the next opening finds it again is not decided before the database is opened for writing.
+    /// After a session that was not closed, the writes of the restart are kept in memory alone. All commits
+    /// are there. Commits that were in flight when that session ended may be there too; only an opening for
+    /// writing decides whether the next session finds them again.
     ///
     /// ```
     /// # let directory = tempfile::tempdir()?;
@@ -164,16 +163,16 @@ impl Database<AnyNand> {
     ///
     /// # Errors
     ///
-    /// As [`Database::open`]; `NeedsMemory` when the changes that the log alone holds do not fit the memory that
-    /// `options` give: mostly no more than the session that made them had. Those that had left its memory are read when
-    /// they are asked for, and let go again.
+    /// As [`Database::open`]; `NeedsMemory` when the changes that only the log holds do not fit the memory in
+    /// `options`: mostly the memory of the session that made them is enough. Changes that had left the memory
+    /// of that session are read on demand, and let go again.
     pub fn open_read_only(path: impl AsRef<Path>, options: &Options) -> Result<Self, OpenError> {
         Self::open_read_only_on(open_device(path.as_ref(), Access::Read, options)?, options)
     }
 }
 
-/// Opens the device that a path holds: a file of segments when it begins like one, a NAND image when its profile
-/// lies beside it.
+/// Opens the device that a path holds: a file of segments when it begins like one, a NAND image when its
+/// profile lies beside it.
 fn open_device(path: &Path, access: Access, options: &Options) -> Result<AnyNand, OpenDeviceError> {
     let lock = options.file_lock.into();
     #[cfg(target_os = "linux")]
@@ -189,8 +188,8 @@ fn open_device(path: &Path, access: Access, options: &Options) -> Result<AnyNand
     Ok(Box::new(SegmentFile::open(FileStorage::open_with(path, access, lock)?)?))
 }
 
-/// As [`open_device`], to be read, however damaged it is, as long as something says what the pages are: `profile` does
-/// where the file beside an image does not.
+/// As [`open_device`], for reading, however damaged the device is, as long as its pages are described
+/// somewhere: by the file beside an image, or else by `profile`.
 pub(crate) fn open_device_to_salvage(
     path: &Path,
     profile: Option<&Profile>,
@@ -207,7 +206,7 @@ pub(crate) fn open_device_to_salvage(
     Ok(Box::new(SegmentFile::open_damaged(storage, |device| holds_pages(device))?))
 }
 
-/// Whether a path holds neither an image nor a device of the system.
+/// Whether a path holds a plain file, rather than an image or a device of the system.
 fn is_plain_file(path: &Path) -> Result<bool, OpenDeviceError> {
     Ok(kind_of(path)?.is_some_and(|kind| kind.is_file()) && !ImageNand::is_at(path)?)
 }
@@ -236,11 +235,11 @@ impl<D: Nand> Database<D> {
         Ok(Self::over(runtime))
     }
 
-    /// Opens the database on a device, restarting it if need be.
+    /// Opens the database on a device, with a restart where the last session was not closed.
     ///
     /// # Errors
     ///
-    /// No database, a damaged one, or options that do not fit; `Unsound` when
+    /// The device holds no database, or a damaged one, or the options do not fit it; `Unsound` when
     /// [`Options::verify_on_open`] asks for a check that finds a fault.
     pub fn open_on(device: D, options: &Options) -> Result<Self, OpenError> {
         Self::opened(Runtime::open(device, options)?, options)
@@ -281,7 +280,7 @@ impl<D: Nand> Database<D> {
         Self { runtime: Arc::new(runtime) }
     }
 
-    /// What drives the engine: for the lab and for tests.
+    /// The runtime that drives the engine: for the lab and for tests.
     #[must_use]
     pub fn runtime(&self) -> &Runtime<D> {
         &self.runtime
@@ -289,7 +288,7 @@ impl<D: Nand> Database<D> {
 
     /// Begins a read-write transaction; dropping it aborts. See [`Transaction`].
     ///
-    /// It waits for the locks of others as long as [`Options::lock_timeout`] lets it:
+    /// A transaction waits for the locks of others as long as [`Options::lock_timeout`] lets it:
     ///
     /// ```
     /// # let directory = tempfile::tempdir()?;
@@ -311,7 +310,7 @@ impl<D: Nand> Database<D> {
         Transaction::begin(Arc::clone(&self.runtime))
     }
 
-    /// Begins a snapshot of everything committed durably. See [`Snapshot`].
+    /// Begins a snapshot of all durable commits. See [`Snapshot`].
     ///
     /// # Errors
     ///
@@ -320,14 +319,14 @@ impl<D: Nand> Database<D> {
         Snapshot::begin(Arc::clone(&self.runtime))
     }
 
-    /// Keeps everything that was committed so far under `name`, until it is dropped: across sessions, and whatever
-    /// is written later. Durable when it returns.
+    /// Keeps the present state, with all commits so far, under `name` until it is dropped: across sessions
+    /// and all later writes. Durable when this returns.
     ///
     /// Costs a page write for each leaf that has changes, as [`Database::merge`], and one byte of mapping for
-    /// about each kilobyte. Commits wait for the last of it. Afterwards the database shares the snapshot's pages,
-    /// and what is written anew takes room of its own; the device is full the sooner.
+    /// about each kilobyte of data. Commits wait for the last part of this work. Afterwards the database
+    /// shares the snapshot's pages, and new writes take room of their own; the device is full the sooner.
     ///
-    /// There may be 32 of them. Backups hold rows of one moment, and no snapshots.
+    /// A database has room for 32 snapshots. Backups hold the rows of one moment, and no snapshots.
     ///
     /// ```
     /// # let directory = tempfile::tempdir()?;
@@ -356,8 +355,8 @@ impl<D: Nand> Database<D> {
     /// # Errors
     ///
     /// `SnapshotExists`; `NameTooLong` for a name of more than 255 bytes; `Full` when changes find no room in
-    /// their pages, or the mapping of the snapshot finds none, on the device or among those that a checkpoint
-    /// names; what a page says that is damaged and that changes wait for; `ReadOnly`; the device failed.
+    /// their pages, or the mapping of the snapshot finds none, on the device or among the mappings that a
+    /// checkpoint names; the error of a damaged page for which changes wait; `ReadOnly`; the device failed.
     pub fn keep_snapshot(&self, name: &str) -> Result<(), EngineError> {
         self.runtime.keep_snapshot(name)?;
         info!(name, "snapshot kept");
@@ -370,8 +369,8 @@ impl<D: Nand> Database<D> {
         self.runtime.kept_snapshots()
     }
 
-    /// A snapshot that is kept, to be read. Its tables are opened with [`Snapshot::table`]; one of the database is
-    /// taken as well, as long as it had its name then.
+    /// A named snapshot, for reading. Its tables are opened with [`Snapshot::table`]; a table of the database
+    /// is accepted as well, if it had its present name then.
     ///
     /// # Errors
     ///
@@ -381,20 +380,20 @@ impl<D: Nand> Database<D> {
         Ok(Snapshot::kept(Arc::clone(&self.runtime), id))
     }
 
-    /// Drops a snapshot that is kept, durably, and frees what it alone needs. Who still reads it gets
-    /// [`EngineError::NoSnapshot`].
+    /// Drops a named snapshot, durably, and frees the pages that it alone needs. Later reads of the snapshot
+    /// give [`EngineError::NoSnapshot`].
     ///
     /// # Errors
     ///
-    /// `NoSnapshot`; `Full` when the host has no room for what was given back to it: the snapshot is dropped, but
-    /// that is durable only with the next checkpoint; `ReadOnly`; the device failed.
+    /// `NoSnapshot`; `Full` when the host has no room for the blocks that were given back to it: the snapshot
+    /// is dropped, but durably only with the next checkpoint; `ReadOnly`; the device failed.
     pub fn drop_snapshot(&self, name: &str) -> Result<(), EngineError> {
         self.runtime.drop_snapshot(name)?;
         info!(name, "snapshot dropped");
         Ok(())
     }
 
-    /// What the engine counted since it was opened, and the sizes it accepts.
+    /// Counters of the engine since the database was opened, and the sizes it accepts.
     ///
     /// ```
     /// # let directory = tempfile::tempdir()?;
@@ -425,7 +424,7 @@ impl<D: Nand> Database<D> {
         self.runtime.space().block_report()
     }
 
-    /// What restart did when the database was opened.
+    /// Work of the restart when the database was opened.
     #[must_use]
     pub fn recovery(&self) -> RecoveryReport {
         self.runtime.recovery()
@@ -449,7 +448,7 @@ impl<D: Nand> Database<D> {
     ///
     /// # Errors
     ///
-    /// The device failed; contradictions are part of the report.
+    /// The device failed; contradictions that the check finds are part of the report.
     pub fn check(&self) -> Result<CheckReport, EngineError> {
         let report = self.runtime.check()?;
         debug!(rows = report.rows, faults = report.faults.len(), "checked");
@@ -460,16 +459,16 @@ impl<D: Nand> Database<D> {
     ///
     /// # Errors
     ///
-    /// The device failed, now or before: what was not durable then is lost.
+    /// The device failed, now or before: commits that were not durable then are lost.
     pub fn flush(&self) -> Result<(), EngineError> {
         self.runtime.make_durable()
     }
 
     /// Merges all committed changes into their leaves, and writes a checkpoint: afterwards the leaves on
-    /// flash hold everything that was committed before, as far as no snapshot is in the way and no leaf
-    /// is being changed meanwhile. What cannot be merged stays durable as it was.
+    /// flash hold all commits from before the call, as far as no snapshot is in the way and no leaf is being
+    /// changed meanwhile. Changes that cannot be merged stay durable as they were.
     ///
-    /// Costs a page write for each leaf that has changes, which the engine otherwise puts off for as
+    /// Costs a page write for each leaf that has changes; otherwise the engine puts these writes off for as
     /// long as it can. (Lazy-Split LRU, section 3.3: full merge commit.)
     ///
     /// ```
@@ -492,10 +491,11 @@ impl<D: Nand> Database<D> {
         self.runtime.merge_all()
     }
 
-    /// Flushes and writes a checkpoint, so that the next opening has next to nothing to read, and a session
-    /// that only reads writes nothing. After a session that changed nothing this writes nothing, either.
+    /// Flushes and writes a checkpoint, so that the next opening has next to nothing to read, and a read-only
+    /// session writes nothing. After a session without changes this writes nothing, either.
     ///
-    /// A database that is dropped instead loses nothing but commits of [`Durability::Deferred`](crate::Durability::Deferred).
+    /// A database that is dropped instead loses nothing but commits of
+    /// [`Durability::Deferred`](crate::Durability::Deferred).
     ///
     /// # Errors
     ///
@@ -506,28 +506,28 @@ impl<D: Nand> Database<D> {
         Ok(())
     }
 
-    /// Gives the device back as it is, as if power had been cut; none while clones are alive.
+    /// Gives the device back as it is, as if power had been cut; `None` while clones are alive.
     #[must_use]
     pub fn into_device(self) -> Option<D> {
         Arc::into_inner(self.runtime).map(Runtime::into_device)
     }
 }
 
-/// What a database accepts, fixed when it is created: sizes in bytes.
+/// Limits that a database accepts, fixed when it is created: sizes in bytes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Limits {
     /// Longest key.
     pub key_size_max: usize,
-    /// Longest value that lies inside a leaf under any key; longer ones get pages of their own.
-    /// A key shorter than the longest leaves room for a value that is longer by as much.
+    /// Longest value that lies inside a leaf under any key, in bytes; longer ones get pages of their own.
+    /// Where a key is shorter than the longest, the value may be longer by the difference.
     pub inline_value_size_max: usize,
-    /// Longest value: the same for the lifetime of a database, whatever else is in it.
+    /// Longest value, in bytes: the same for the lifetime of a database, however full it is.
     pub value_size_max: usize,
-    /// Tables and indexes that there may be.
+    /// Number of tables and indexes that a database can have.
     pub table_count_max: usize,
 }
 
-/// What was counted since the database was opened.
+/// Counters since the database was opened.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Stats {
     /// Transactions, memory, merges.

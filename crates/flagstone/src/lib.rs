@@ -25,16 +25,16 @@
 //! | read and change rows | [`Database::begin`], [`Transaction`] |
 //! | read, then change one row | [`Transaction::entry`], [`Transaction::update`] |
 //! | keys and values of Rust types | [`Database::typed`], [`TypedTable`], [`Key`](trait@Key), [`Value`](trait@Value) |
-//! | find rows by something else; several values for a key | [`Database::indexed`], [`Database::multi`] |
+//! | find rows by an index; several values for a key | [`Database::indexed`], [`Database::multi`] |
 //! | walk both ways, delete many | [`Snapshot::cursor`], [`Transaction::cursor_mut`], [`Transaction::retain`] |
 //! | read without waiting | [`Database::snapshot`], [`Snapshot`] |
 //! | choose when a commit returns | [`Durability`], [`Transaction::commit_with`] |
 //! | copy a database | [`Database::backup_to`], [`Database::restore_from`], [`verify_backup`] |
-//! | read past damage; save what a damaged database still has | [`Snapshot::sound_rows`], [`Database::salvage`] |
+//! | read past damage; save rows of a damaged database | [`Snapshot::sound_rows`], [`Database::salvage`] |
 //! | run on another device | [`Database::create_on`], [`Database::open_on`] |
 //! | store many rows that come in order, each page written once | [`Database::load_sorted`] |
-//! | see what a transaction cost the flash | [`Commit::bill`], [`Bill`] |
-//! | limit what is done to the flash in a day | [`Database::set_wear_budget`] |
+//! | see the cost of a transaction to the flash | [`Commit::bill`], [`Bill`] |
+//! | limit the wear of the flash in a day | [`Database::set_wear_budget`] |
 //! | look inside | [`Database::stats`], [`Database::check`], [`Database::block_report`] |
 //! | drive the engine without threads | [`Runtime`], [`Engine`] |
 //!
@@ -43,9 +43,9 @@
 //!
 //! # Events
 //!
-//! With a subscriber of `tracing` installed, target `flagstone` says at level INFO what was created,
-//! opened and closed, at DEBUG each checkpoint, check and deadlock, at TRACE each commit, and at WARN
-//! that a failing device has poisoned the database.
+//! With a subscriber of `tracing` installed, target `flagstone` reports at level INFO each database created,
+//! opened and closed, at DEBUG each checkpoint, check and deadlock, at TRACE each commit, and at WARN that a
+//! failing device has poisoned the database.
 #![warn(missing_docs)]
 
 #[cfg(doctest)]

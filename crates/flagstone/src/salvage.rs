@@ -1,12 +1,13 @@
-//! Saving what can be read of a damaged database into a new one.
+//! Salvage: the readable rows of a damaged database go into a new one.
 //!
-//! Owns what is told to be missing, and what may be older than it was. Which rows come back of a database that does not
-//! open is for the engine to say, whose module of this name has the rules SA2 and SA3. Writes nothing to the device it
-//! reads.
+//! Owns the report of missing rows and of rows that may be older than they were. The engine's module of this
+//! name decides which rows of a database that does not open come back; its rules are SA2 and SA3. Writes
+//! nothing to the damaged device.
 //!
-//! - **SA1** A database that opens by a checkpoint is read as it is. Only where its pages do not read older images of them
-//!   are looked for.
-//! - **SA4** Whatever may be older than the newest commit is told as doubtful, by table and key range.
+//! - **SA1** A database that opens by a checkpoint is read as it is. Older images are looked for only where
+//!   its pages do not read.
+//! - **SA4** Each row that may be older than the newest commit is reported as doubtful, by table and key
+//!   range.
 //!
 //! ```text
 //! open to read ──▶ rows, leaf by leaf ──▶ (ranges that do not read) ─┐
@@ -30,22 +31,22 @@ use crate::database::{AnyNand, Database, SoundRow, is_damage, open_device_to_sal
 /// How a database was salvaged.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum SalvageMethod {
-    /// It opened; pages that do not read were replaced by what else was found.
+    /// The database opened; pages that do not read were replaced by older images, where any were found.
     Opened,
-    /// It did not open: its pages were read one by one.
+    /// The database did not open: its pages were read one by one.
     Scanned,
 }
 
-/// Keys of a table, and what became of their rows.
+/// Keys of a table, and the reason why their rows are missing or doubtful.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct KeySpan<C> {
     /// Name of the table in the new database.
     pub table: String,
     /// First key.
     pub low: Vec<u8>,
-    /// First key behind it; none = to the end of the table.
+    /// First key behind the range; none = to the end of the table.
     pub high: Option<Vec<u8>>,
-    /// Why.
+    /// Reason.
     pub cause: C,
 }
 
@@ -54,16 +55,17 @@ pub struct KeySpan<C> {
 pub struct SalvagedTable {
     /// Its name in the new database.
     pub name: String,
-    /// Whether the name was made up (`table-7`): the catalog does not say what it was, or that it was dropped.
+    /// Whether the name was made up (`table-7`): the catalog does not have the name, or does not say that the
+    /// table was dropped.
     pub is_invented: bool,
     /// Rows that came back.
     pub rows: u64,
 }
 
-/// What was salvaged, and what was not.
+/// Result of a salvage: the rows that came back, and the keys that did not.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct SalvageReport {
-    /// How.
+    /// Method.
     pub method: SalvageMethod,
     /// Tables, in order of their names where these are known.
     pub tables: Vec<SalvagedTable>,
@@ -71,7 +73,7 @@ pub struct SalvageReport {
     pub rows: u64,
     /// Bytes of keys and values.
     pub bytes: u64,
-    /// Physical pages that hold something which does not read.
+    /// Physical pages that hold content which does not read.
     pub damaged_pages: u64,
     /// Keys whose rows did not come back, if there were any.
     pub missing: Vec<KeySpan<MissingCause>>,
@@ -133,10 +135,11 @@ pub enum SalvageError {
 }
 
 impl Database<AnyNand> {
-    /// Saves what can be read of a damaged database in a file, a NAND image or raw NAND into a new database in a file.
+    /// Saves the readable rows of a damaged database in a file, a NAND image or raw NAND into a new database
+    /// in a file.
     ///
-    /// The damaged database is opened to be read, and not changed. Where it does not open, all its pages are read, which
-    /// takes some 200 bytes of memory for each.
+    /// The damaged database is opened for reading, and not changed. Where it does not open, all its pages are
+    /// read, which takes some 200 bytes of memory for each.
     ///
     /// ```
     /// # let directory = tempfile::tempdir()?;
@@ -158,8 +161,8 @@ impl Database<AnyNand> {
     ///
     /// # Errors
     ///
-    /// `Source` when the damaged database cannot be read, whatever is in it; `Target` when the new file exists or
-    /// cannot be written; `NothingFound`. No new file stays.
+    /// `Source` when the damaged database cannot be read at all; `Target` when the new file exists or cannot
+    /// be written; `NothingFound`. After an error no new file stays.
     pub fn salvage(
         path: impl AsRef<Path>,
         to: impl AsRef<Path>,
@@ -168,8 +171,8 @@ impl Database<AnyNand> {
         Self::salvage_watched(path, None, to, options, |_| {})
     }
 
-    /// As [`Database::salvage`]; a chip is what `profile` says, where the file beside its image does not read, and
-    /// `watch` is told from time to time how many rows there are.
+    /// As [`Database::salvage`]; `profile` describes the chip where the file beside its image does not read,
+    /// and `watch` gets the number of rows so far from time to time.
     ///
     /// # Errors
     ///
@@ -191,23 +194,24 @@ impl Database<AnyNand> {
             Ok(report)
         });
         if salvaged.is_err() {
-            // It was made a moment ago.
+            // The new file was made a moment ago.
             let _ = std::fs::remove_file(to);
         }
         salvaged
     }
 }
 
-/// Memory up to which a database is tried to be opened: what was changed since its last checkpoint has to fit.
+/// Limit of memory for attempts to open the damaged database: the changes since its last checkpoint have to
+/// fit.
 const MEMORY_MAX: usize = 4 << 30;
 
 impl<D: Nand> Database<D> {
-    /// Saves what can be read of the database on `source` into this one, which must be empty, and makes it durable.
-    /// `watch` is told from time to time how many rows there are.
+    /// Saves the readable rows of the database on `source` into this one, which must be empty, and makes them
+    /// durable. `watch` gets the number of rows so far from time to time.
     ///
     /// # Errors
     ///
-    /// As [`Database::salvage`]; when it fails, what was saved so far stays.
+    /// As [`Database::salvage`]; after a failure, the rows saved so far stay.
     pub fn salvage_from<S: Nand>(
         &self,
         mut source: S,
@@ -219,7 +223,7 @@ impl<D: Nand> Database<D> {
         }
         let mut writer = Writer::new(self, watch);
         let report = match opened(&mut source, options) {
-            // Without a checkpoint nobody knows what a mount did not find.
+            // Without a checkpoint there is no way to know which pages a mount missed.
             Ok(damaged) if damaged.recovery().full_scan => None,
             Ok(damaged) => salvage_opened(&damaged, &mut writer)?,
             Err(error) if is_beyond_salvage(&error) => return Err(SalvageError::Source(error)),
@@ -241,7 +245,7 @@ fn opened<'a, S: Nand>(
 ) -> Result<Database<&'a mut S>, OpenError> {
     let mut options = options.clone();
     loop {
-        // Once more where it was given too little.
+        // Another attempt with four times the memory, as long as the error is too little of it.
         match Database::open_read_only_on(&mut *source, &options).map(drop) {
             Err(OpenError::NeedsMemory { .. }) if options.memory < MEMORY_MAX => {
                 options.memory = options.memory.saturating_mul(4);
@@ -253,7 +257,7 @@ fn opened<'a, S: Nand>(
     Database::open_read_only_on(source, &options)
 }
 
-/// Whether there is nothing to be read, whatever it is.
+/// Whether an error means that nothing can be read at all: wrong options, or a device without power.
 fn is_beyond_salvage(error: &OpenError) -> bool {
     use flagstone_nand::NandError::PowerOff;
     matches!(
@@ -305,7 +309,7 @@ fn salvage_opened<S: Nand, D: Nand, W: FnMut(u64)>(
     Ok(Some(report))
 }
 
-/// Puts a database together that does not open.
+/// Puts a database together from its pages, where it does not open.
 fn salvage_scanned<S: Nand, D: Nand, W: FnMut(u64)>(
     source: S,
     writer: &mut Writer<'_, D, W>,

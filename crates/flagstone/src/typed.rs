@@ -1,8 +1,8 @@
 //! Typed tables: keys and values of Rust types, on top of the byte interface.
 //!
-//! Owns the encodings and the indexes; adds no rule about durability. Everything here is calls of
-//! [`Transaction`](crate::Transaction) and [`Snapshot`](crate::Snapshot): a typed table is a table
-//! like any other, which `scan` on the command line shows.
+//! Owns the encodings and the indexes; adds no rule of durability. Everything here is calls of
+//! [`Transaction`](crate::Transaction) and [`Snapshot`](crate::Snapshot): a typed table is a table like any
+//! other, which `scan` on the command line shows.
 
 mod index;
 mod key;
@@ -18,7 +18,7 @@ pub use multi::{MultiTable, Pairs, Values};
 pub use table::{Reads, TypedRange, TypedTable};
 pub use value::Value;
 
-/// The first `count` of `bytes`, which then go on behind them.
+/// The first `count` bytes of `bytes`, which loses them.
 fn take<'a>(bytes: &mut &'a [u8], count: usize) -> Result<&'a [u8], DecodeError> {
     let (taken, rest) = bytes.split_at_checked(count).ok_or(DecodeError::Truncated)?;
     *bytes = rest;
@@ -31,7 +31,7 @@ fn take_array<const N: usize>(bytes: &mut &[u8]) -> Result<[u8; N], DecodeError>
     Ok(*taken)
 }
 
-/// An array of what `make` gives for each index, or its first error.
+/// An array of the values that `make` gives for each index, or the first error.
 fn array_of<T, const N: usize>(
     make: impl FnMut(usize) -> Result<T, DecodeError>,
 ) -> Result<[T; N], DecodeError> {

@@ -1,6 +1,7 @@
-//! Frozen mappings at a mount: from what the record says of them to where their units stand now.
+//! Frozen mappings at a mount: from their entries in the record to the present places of their units.
 //!
-//! Owns the search for units that were moved since the record (Y4). Never decides what a mapping in use says.
+//! Owns the search for units that were moved since the record (Y4). Never decides the content of the mapping
+//! in use.
 
 use alloc::collections::BTreeMap;
 use alloc::vec::Vec;
@@ -20,7 +21,7 @@ use crate::scan::FoundUnit;
 use crate::stats::ReadPurpose;
 use crate::{FrozenId, GroupId, LogicalPage, SpaceBug, Version};
 
-/// Where a suspect's unit stood before, and in older places still; with the appends that it had there.
+/// Earlier places of a suspect's unit, the latest first, with the appends that it had there.
 pub(super) type FrozenLosers = BTreeMap<u32, Vec<(u32, u8)>>;
 
 /// Units that scanning found and that frozen mappings may have (Y4).
@@ -45,7 +46,7 @@ impl Moved {
         }
     }
 
-    /// Places of a page's version within `window`, the one where it was moved last behind the others.
+    /// Places of a page's version within `window`; the place to which it was moved last comes last.
     fn of(&self, page: LogicalPage, window: &Range<Version>) -> Vec<Found> {
         let found = self.found.get(&page).into_iter().flatten();
         let mut found: Vec<_> =
@@ -56,20 +57,20 @@ impl Moved {
     }
 }
 
-/// What a mount reads of a page of a frozen mapping.
+/// Result of a mount's read of a page of a frozen mapping.
 enum FrozenPage {
-    /// It was never written.
+    /// The page was never written.
     Absent,
-    /// It is damaged.
+    /// The page is damaged.
     Lost,
     Present(Vec<u8>),
 }
 
-/// A record whose frozen mappings do not fit the device is of another one.
+/// A record whose frozen mappings do not fit the device belongs to another device.
 const MISFIT: MountError = MountError::GeometryMismatch;
 
 impl<D: Nand> Mount<D> {
-    /// Loads the frozen mappings as the record has them, wherever their units stand by now.
+    /// Loads the frozen mappings as the record has them, before their moved units are looked for.
     pub(super) fn load_frozen(&mut self, record: &Record) -> Result<(), MountError> {
         self.space.flash.layout.set_frozen(record.frozen.len() as u32);
         for frozen in &record.frozen {
@@ -132,7 +133,7 @@ impl<D: Nand> Mount<D> {
         Ok(map)
     }
 
-    /// A page of a frozen mapping. Damage in one costs the frozen mapping its entries, nothing else.
+    /// A page of a frozen mapping. Damage in such a page costs the frozen mapping its entries, nothing else.
     fn read_frozen_page(&mut self, index: u32, what: Structure) -> Result<FrozenPage, MountError> {
         match self.read_meta_page(index as usize, what) {
             Ok(Some(bytes)) => Ok(FrozenPage::Present(bytes)),
@@ -145,12 +146,14 @@ impl<D: Nand> Mount<D> {
         }
     }
 
-    /// Points the frozen mappings to where their units stand now: where one was moved to last, if it reads
-    /// whole, as for any page (U2). What is in doubt is told with the places where it stood before (U4).
+    /// Points the frozen mappings to the present places of their units: for each the place to which it was
+    /// moved last, if it reads whole there, as for any page (U2). Units in doubt are returned with the places
+    /// where they stood before (U4).
     pub(super) fn settle_frozen(&mut self) -> Result<FrozenLosers, NandError> {
         let ids: Vec<FrozenId> = self.space.frozen.maps.keys().copied().collect();
         let mut losers = FrozenLosers::new();
-        // What the mapping before that has the page had recorded of it, and where that is found.
+        // For each page, its unit in the record for the frozen mapping before that has the page, and the
+        // place where that unit was found.
         let mut before: BTreeMap<LogicalPage, (u32, Option<u32>)> = BTreeMap::new();
         for id in ids {
             for (page, at, appends) in self.frozen_in_doubt(id) {
@@ -170,15 +173,16 @@ impl<D: Nand> Mount<D> {
         Ok(losers)
     }
 
-    /// Frontier of the frozen mapping before that has the page, or lost it. One that has none says nothing of
-    /// a version below its own: that may have been of a group which was open (Y5).
+    /// Frontier of the frozen mapping before that has the page, or lost it. A mapping without the page says
+    /// nothing of a version below its own frontier: the version may belong to a group that was open then
+    /// (Y5).
     fn frontier_before(&self, id: FrozenId, page: LogicalPage) -> Version {
         let has_page = |map: &Mapping| map.get(page).is_some() || map.is_lost(page);
         let mut older = self.space.frozen.maps.range(..id).rev();
         older.find(|(_, frozen)| has_page(&frozen.map)).map_or(Version(0), |(id, _)| id.0)
     }
 
-    /// Entries of a frozen mapping, with their appends, whose units may stand elsewhere than the record says.
+    /// Entries of a frozen mapping, with their appends, whose units may have left the place in the record.
     fn frozen_in_doubt(&self, id: FrozenId) -> Vec<(LogicalPage, u32, u8)> {
         let Some(frozen) = self.space.frozen.maps.get(&id) else { return Vec::new() };
         let layout = self.space.layout();
@@ -205,7 +209,7 @@ impl<D: Nand> Mount<D> {
         }
     }
 
-    /// Where the unit stands that a frozen mapping recorded at `recorded`; none when it is gone.
+    /// Present place of the unit that a frozen mapping recorded at `recorded`; none when it is gone.
     fn find_frozen(
         &mut self,
         page: LogicalPage,

@@ -1,7 +1,7 @@
 //! Which version of each page is valid: the last step of a mount.
 //!
-//! Owns the ranking of versions (U2), the open groups (U3), the suspects and what stays for them
-//! (U4). Never reads more than the blocks that are to be scanned.
+//! Owns the ranking of versions (U2), the open groups (U3), the suspects and the older versions that stay for
+//! them (U4). Never reads more than the blocks that have to be scanned.
 
 use alloc::collections::{BTreeMap, BTreeSet};
 use alloc::vec::Vec;
@@ -47,7 +47,7 @@ impl<D: Nand> Mount<D> {
         self.report.blocks_scanned += 1;
         self.report.torn_units += scan.torn_units;
         self.report.damaged_units += scan.damaged_units;
-        // Where a sync makes all of it durable at once, nothing is copied for that.
+        // Where one sync makes all content durable at once, suspects need no copy.
         let is_synced = self.space.layout().capabilities.needs_sync;
         if let (Some(unit), Some(image), false) = (scan.units.last(), scan.last_image, is_synced) {
             let (at, meta) = (unit.at, unit.meta);
@@ -91,8 +91,8 @@ impl<D: Nand> Mount<D> {
         Ok(())
     }
 
-    /// Whether a group's page that scanning found counts, not the same version at `other` (U2). What the
-    /// record knows was there before.
+    /// Whether a group's page that the scan found counts, rather than the same version at `other`: of two
+    /// copies the later one counts if it reads whole (U2). A copy that the record knows is the earlier one.
     fn is_preferred(&mut self, unit: &FoundUnit, other: u32) -> Result<bool, NandError> {
         let is_later = self.found_in_groups.get(&other) < Some(&Found::from(unit));
         let later = if is_later { unit.at } else { other };
@@ -100,7 +100,7 @@ impl<D: Nand> Mount<D> {
         Ok(is_later == is_whole)
     }
 
-    /// Picks the newest version of each page (U2), marks what is live, keeps suspects (U4).
+    /// Picks the newest version of each page (U2), marks live units, keeps suspects (U4).
     pub(super) fn settle(&mut self) -> Result<(), NandError> {
         self.judge_flags()?;
         let found = core::mem::take(&mut self.found);
@@ -150,8 +150,8 @@ impl<D: Nand> Mount<D> {
                 evidence.push((page.at, meta));
             }
         }
-        // A collection may have moved all that was flagged while the group was still open: the copies
-        // tell.
+        // While the group was open, collection may have moved all pages with flags: then the standing of the
+        // copies is the evidence.
         let tells = |(_, meta): &&(u32, PageMeta)| {
             matches!(meta.standing, Standing::Flagged | Standing::Committed)
         };
@@ -193,8 +193,8 @@ impl<D: Nand> Mount<D> {
         }
     }
 
-    /// Takes out the newest version; of the places where it stands the last one that reads whole (U2). A
-    /// cut may have ended the move, or the erase of a block whose summary still lists it.
+    /// Takes out the newest version; where it stands in several places, the last one that reads whole (U2). A
+    /// cut may have ended the move of a copy, or the erase of a block whose summary still lists one.
     fn take_newest(
         &mut self,
         page: LogicalPage,
@@ -212,7 +212,7 @@ impl<D: Nand> Mount<D> {
         Ok(Some(versions.remove(chosen).at))
     }
 
-    /// Recorded versions that are gone without a newer one (U5). One in an open group may yet count.
+    /// Recorded versions that are gone without a newer one (U5). A version in an open group may yet count.
     fn note_lost(&mut self) {
         let mut dropped = core::mem::take(&mut self.dropped);
         dropped.retain(|page| self.space.map.get(*page).is_none());
@@ -236,8 +236,8 @@ impl<D: Nand> Mount<D> {
         }
     }
 
-    /// Decides which group pages are overtaken: by a version found in the scan, or by the recorded
-    /// mapping, for which the record says it. The mapped page itself may be half erased by now.
+    /// Decides which group pages are overtaken: by a version found in the scan, or by the recorded mapping;
+    /// the rank in the record tells the latter. The mapped page itself may be half erased by now.
     fn rank_groups(&mut self, found: &BTreeMap<LogicalPage, Vec<Found>>) {
         let overtaken: BTreeSet<_> = self.overtaken.drain(..).collect();
         self.space.groups.rank(|page, entry| {
@@ -250,7 +250,7 @@ impl<D: Nand> Mount<D> {
         });
     }
 
-    /// Keeps the suspects that count, and an older version of each that is none (U4).
+    /// Keeps the suspects that count, and for each an older version that is no suspect (U4).
     fn keep_suspects(
         &mut self,
         losers: &BTreeMap<LogicalPage, Vec<(u32, u8)>>,

@@ -1,4 +1,4 @@
-//! In-place appends: what a page takes, what a mount counts, and what a cut may leave.
+//! In-place appends: which of them a page takes, which a mount counts, and the states that a cut may leave.
 
 use std::vec::Vec;
 
@@ -232,7 +232,7 @@ fn of_paired_pages_the_lower_ones_take_appends() {
     assert!(taken.contains(&true) && taken.contains(&false), "{taken:?}");
 }
 
-/// Goal: a block whose page does not take an append takes nothing more, open or not, and loses nothing.
+/// Goal: a block whose page does not take an append takes no further writes, open or not, and loses nothing.
 #[test]
 fn a_failed_append_retires_the_open_block() {
     let (mut space, info, mut image) = page_with(3);
@@ -258,7 +258,7 @@ fn a_failed_append_retires_the_open_block() {
     assert_eq!(space.verify().unwrap(), []);
 }
 
-/// Goal: an append names the version that it changes, though its unit is used again (D6).
+/// Goal: an append names the version that it changes, even where the unit is in use again (D6).
 #[test]
 fn an_append_to_an_earlier_life_of_the_block_is_refused() {
     let (mut space, info, mut image) = page_with(3);
@@ -317,8 +317,8 @@ fn half_an_append_does_not_count_without_a_record() {
     assert_eq!(read(&mut { half }).1, image);
 }
 
-/// Goal: a cut at any operation, appends included, leaves what the model allows. Method: scripts of
-/// which most writes are small changes, every ending of every operation, twice for some.
+/// Goal: a cut at any operation, appends included, leaves a state that the model allows. Method: scripts
+/// mostly of small changes, every ending of every operation, twice for some.
 #[test]
 fn every_cut_among_appends_recovers() {
     let mut spare = spare_profile();
@@ -336,7 +336,7 @@ fn every_cut_among_appends_recovers() {
     explore_from(Pair::format(sim(&spare), &options()).with_slots(3), &twice);
 }
 
-/// A drive that takes nothing but an address and a whole page: there is no native append to be called.
+/// A drive that takes only an address and a whole page: it has no command for a native append.
 #[derive(Debug)]
 struct WholePages(SimSsd);
 
@@ -408,7 +408,7 @@ impl Nand for WholePages {
 const PAGES: u32 = 240;
 
 /// Goal: A6. Method: appends, new versions and a mount on a drive that refuses parts of pages; its own
-/// collection moves what was appended to.
+/// collection moves pages with appends.
 #[test]
 fn a_drive_appends_what_the_host_gives_it_as_whole_pages() {
     let mut profile = Profile::named("openssd-jasmine-pslc-ssd").unwrap();

@@ -1,4 +1,4 @@
-//! Groups beside appends: what counts when, what moves, and what a cut may leave.
+//! Groups beside appends: which pages count, which move, and the states that a cut may leave.
 
 use std::collections::BTreeMap;
 use std::panic::{AssertUnwindSafe, catch_unwind};
@@ -16,10 +16,11 @@ use crate::{
 /// Slots of every page.
 const SLOTS: u8 = 3;
 
-/// Pages that groups change; those behind them are there to be collected.
+/// Pages that groups change; the pages behind them are there to be collected.
 const CHANGED: u32 = 8;
 
-/// Byte of a page that appends without a group change: what becomes of them is the log's affair.
+/// Byte of a page that appends without a group change: the log would bring these appends back, so checks
+/// leave the byte out.
 const LOOSE_BYTE: usize = 80;
 
 /// A tiny chip with four code words a page, three of which may take appends.
@@ -33,7 +34,7 @@ fn tag() -> WriteTag {
     WriteTag { append_slots: SLOTS, ..WriteTag::data(Lsn(1), REGION) }
 }
 
-/// Pages that a group has changed, as they are with it.
+/// Pages that a group has changed, with their content in the group.
 #[derive(Clone, Debug)]
 struct Batch {
     id: GroupId,
@@ -64,7 +65,7 @@ enum Act {
     Checkpoint,
 }
 
-/// A space, what its pages hold, and the records that a log would have.
+/// A space, the content of its pages, and the records that a log would have.
 #[derive(Clone, Debug)]
 struct World {
     space: Space<SimNand>,
@@ -87,7 +88,7 @@ impl World {
             space.ensure_room(1, &mut NoOwner).unwrap();
             space.write(LogicalPage(page), &image, &tag()).unwrap();
             images.insert(page, image);
-            // What is written anew shares blocks with what is not, or collection would leave that alone.
+            // Rewritten pages share blocks with pages that stay, or collection would leave the latter alone.
             for other in 0..3 {
                 let other = LogicalPage(CHANGED + 3 * page + other);
                 space.ensure_room(1, &mut NoOwner).unwrap();
@@ -136,7 +137,7 @@ impl World {
             }
             Act::Fill { page } => {
                 match self.space.ensure_room(1, &mut NoOwner) {
-                    // What a restart has not decided yet takes its room.
+                    // Groups that a restart has not decided yet take their room.
                     Err(SpaceError::Full) => return Ok(()),
                     room => room?,
                 }
@@ -191,7 +192,7 @@ impl World {
         device.flip_bits(page, code_word, strength + 1);
     }
 
-    /// Power comes back, and the log is read: nothing is written yet, and nothing counted.
+    /// Power comes back, and the log is read: nothing is written yet, and no record has taken effect.
     fn remount(&mut self) {
         let mut device = self.space.device().clone();
         device.power_cycle();
@@ -204,7 +205,7 @@ impl World {
         }
     }
 
-    /// The log's tail is safe: what its records say becomes current.
+    /// The log's tail is safe: the groups of its records become current.
     fn decide(&mut self) {
         for batch in &self.named {
             match self.space.commit_group(batch.id) {
@@ -226,7 +227,8 @@ impl World {
     }
 }
 
-/// Pages in use: a group's pages have room beside what they replace, as whoever writes groups sees to.
+/// Pages in use: a group's pages have room beside the pages that they replace; the writer of groups sees to
+/// that.
 fn pages_of(world: &World) -> u32 {
     world.space.capacity_pages() - 6 - CHANGED
 }
@@ -268,7 +270,7 @@ fn cut(world: &World, acts: &[(Act, u8)], at: (u64, Ending)) -> World {
     world
 }
 
-/// As it is when the power has gone; `draw` decides what the ending leaves open.
+/// The world at the loss of power; `draw` decides the part that the ending leaves open.
 fn cut_off(world: &World, acts: &[(Act, u8)], (number, ending): (u64, Ending), draw: u64) -> World {
     let mut world = world.clone();
     world.space.device_mut().set_plan(FaultPlan::power_cut(draw, number, ending));
@@ -286,7 +288,7 @@ fn goes_on(mut world: World, acts: &[(Act, u8)]) {
     world.check();
 }
 
-/// What was explored: states, appends made, and pages of groups written.
+/// Extent of an exploration: states, appends made, and pages of groups written.
 #[derive(Debug, Default)]
 struct Seen {
     states: u64,
@@ -294,8 +296,8 @@ struct Seen {
     written: u32,
 }
 
-/// Cuts every operation of the acts behind `warm_up`; `twice` cuts what a restart writes before it has
-/// decided, too. There the last record may be gone with the tail of the log.
+/// Cuts every operation of the acts behind `warm_up`; with `twice`, also each write that a restart makes
+/// before it has decided. With such a second cut the last record may be gone with the tail of the log.
 fn explore(seed: u64, warm_up: usize, steps: usize, twice: bool) -> Seen {
     explore_from(World::new(&fine_profile(), &options()), seed, warm_up, steps, twice)
 }
@@ -313,7 +315,7 @@ fn explore_from(world: World, seed: u64, warm_up: usize, steps: usize, twice: bo
                 let mut states = 1;
                 let after_cut = cut(&world, now, first);
                 goes_on(after_cut.clone(), after);
-                // Restart writes before it has decided: copies, and whatever collection moves.
+                // Restart writes before it has decided: copies, and the moves of collection.
                 let fills: Vec<_> =
                     (0..3).map(|fill| (Act::Fill { page: CHANGED + fill * 5 }, 9)).collect();
                 if !twice {
@@ -365,8 +367,8 @@ fn every_second_cut_among_groups_and_appends_recovers() {
     }
 }
 
-/// Goal (U2): a mount relies on nothing that stands in a block whose erase was cut: what reads whole there
-/// now may not later. Method: after the mount the block is erased for good.
+/// Goal (U2): a mount relies on nothing in a block whose erase was cut: content that reads whole there now
+/// may not read later. Method: after the mount the block is erased for good.
 #[test]
 fn what_an_interrupted_erase_left_is_not_relied_on() {
     const SEEDS: u64 = 4;
@@ -404,8 +406,9 @@ fn what_an_interrupted_erase_left_is_not_relied_on() {
     assert!(states > 300, "{states}");
 }
 
-/// Goal (U5): of a group that a record names, a page that damage took is lost, and not what it was before. Method:
-/// damage in the group's page, anywhere in a block, before the group is committed and behind it.
+/// Goal (U5): of a group that a record names, a page that damage took is lost, and does not fall back to its
+/// version before. Method: damage in the group's page, anywhere in a block, before and after the commit of
+/// the group.
 #[test]
 fn a_page_of_a_group_that_is_gone_is_told() {
     for act in [Act::Record, Act::Commit] {
@@ -413,7 +416,8 @@ fn a_page_of_a_group_that_is_gone_is_told() {
     }
 }
 
-/// Goal (U5): the same where there is no version before it: the page is not one that was never written.
+/// Goal (U5): the same where the page has no version before: it does not read as a page that was never
+/// written.
 #[test]
 fn a_first_version_of_a_group_that_is_gone_is_told() {
     let mut world = World::new(&fine_profile(), &options());
@@ -422,7 +426,7 @@ fn a_first_version_of_a_group_that_is_gone_is_told() {
     damage_in_a_group(&world, Beside::Nothing, Act::Record);
 }
 
-/// Goal (U5): the same where a group that was given up left a page that is newer.
+/// Goal (U5): the same where a group that was given up left a newer version of the page.
 #[test]
 fn a_page_of_a_group_that_was_given_up_does_not_stand_for_one_that_is_gone() {
     damage_in_a_group(&World::new(&fine_profile(), &options()), Beside::GivenUp, Act::Record);
@@ -438,7 +442,7 @@ fn an_older_page_of_a_group_does_not_stand_for_one_that_is_gone() {
     damage_in_a_group(&world, Beside::Older, Act::Record);
 }
 
-/// What another group has of the page that is gone.
+/// Version of the lost page in another group.
 #[derive(Clone, Copy, PartialEq)]
 enum Beside {
     Nothing,
@@ -498,7 +502,7 @@ fn damage_in_a_group(fresh: &World, beside: Beside, act: Act) {
     assert!(lost > 0, "each was listed");
 }
 
-/// Goal: names that say nonsense are passed over.
+/// Goal: names that make no sense are passed over.
 #[test]
 fn pages_that_there_cannot_be_are_passed_over() {
     let mut world = World::new(&fine_profile(), &options());
@@ -514,15 +518,15 @@ fn pages_that_there_cannot_be_are_passed_over() {
     world.check();
 }
 
-/// Goal (Y4): a unit that a pin holds beside a frozen mapping is found for the frozen mapping after any cut.
-/// Method: both have one version, with an append; every cut while collection moves it.
+/// Goal (Y4): a unit that both a pin and a frozen mapping hold is found for the frozen mapping after any cut.
+/// Method: pin and mapping hold one version, with an append; every cut while collection moves it.
 #[test]
 fn what_a_pin_and_a_frozen_mapping_have_is_found() {
     let mut world = World::new(&fine_profile(), &options());
     world.act(Act::Loose { page: 2 }, 1).unwrap();
     assert_eq!(world.appended, 1);
     let pin = world.space.pin(LogicalPage(2)).unwrap();
-    // What stands beside it is written anew, or collection would leave it alone.
+    // The pages beside it are written anew, or collection would leave its block alone.
     (0..24).for_each(|other| world.act(Act::Fill { page: CHANGED + other }, 3).unwrap());
     let id = world.space.freeze(b"with it", &mut NoOwner).unwrap();
     let (PageInfo { at, .. }, expected) = world.read(2);

@@ -1,16 +1,16 @@
-//! Schedules of threads that a scheduler draws: at every latch, who goes on (scoreboard E3).
+//! Schedules of threads: at every latch a scheduler draws the thread that goes on (scoreboard E3).
 //!
-//! Owns a small bank and the threads that use it through the public interface: transfers of every
-//! durability, snapshots, checkpoints and flushes, on a chip with less memory than rows, whose power
-//! goes in half of the schedules. Never decides where threads meet: that is the part of the engine's
-//! latches, which ask the scheduler (`--cfg shuttle`).
+//! Owns a small bank and the threads that use it through the public interface: transfers of every durability,
+//! snapshots, checkpoints and flushes, on a chip with less memory than rows, whose power goes in half of the
+//! schedules. Never decides where threads meet: that is the part of the engine's latches, which ask the
+//! scheduler (`--cfg shuttle`).
 //!
-//! - **S1** The rows tell which transfers they hold: a mark of each stands beside the money. What is
-//!   read, by a snapshot, at the end and after a restart, is the sum of exactly these.
-//! - **S2** What was acknowledged as durable is there after a restart and in every snapshot that was
-//!   made later; what was refused is nowhere; of one thread's commits the last ones may be gone.
-//! - **S3** A thread that nobody wakes is a deadlock, and one that spins runs out of steps: both fail.
-//! - **S4** A number draws all of a schedule: the same number fails again.
+//! - **S1** The rows name the transfers that they hold: a mark of each stands beside the money. The balances
+//!   that are read by a snapshot, at the end and after a restart are the sum of exactly these transfers.
+//! - **S2** A transfer that was acknowledged as durable is there after a restart and in every snapshot that
+//!   was made later; a refused transfer is nowhere; of one thread's other commits the last ones may be gone.
+//! - **S3** A thread that is never woken is a deadlock, and a thread that spins runs out of steps: both fail.
+//! - **S4** One number draws a whole schedule: the same number fails again.
 
 use std::ops::Range;
 use std::panic::{AssertUnwindSafe, catch_unwind};
@@ -24,8 +24,8 @@ use rand_pcg::rand_core::{Rng as _, SeedableRng as _};
 use shuttle::scheduler::{PctScheduler, RandomScheduler};
 use shuttle::{Config, FailurePersistence, MaxSteps, Runner, thread};
 
-/// Schedules of which one number draws all: the first one is that of a scheduler that learns how
-/// many steps there are.
+/// Schedules that one number draws; the scheduler by ranks uses the first of them to learn how many steps
+/// there are.
 pub(crate) const BATCH: u64 = 500;
 
 /// Blocks of the chip.
@@ -49,7 +49,7 @@ const TRANSFERS: u8 = 3;
 /// Accounts: few, so that transfers meet.
 const ACCOUNTS: u64 = 4;
 
-/// What each account holds at first.
+/// Balance of each account at first.
 const OPENING_BALANCE: i64 = 100;
 
 /// Rows between two accounts, so that they stand in leaves of their own.
@@ -61,7 +61,7 @@ const ROWS: u64 = (ACCOUNTS + TELLERS as u64) * BETWEEN;
 /// Bytes of such a row.
 const ROW_SIZE: usize = 60;
 
-/// Operations of the device in which the power goes, if there are so many.
+/// Range of the device operation in which the power goes, if a schedule has that many.
 const OPERATIONS: u64 = 100;
 
 /// Steps after which threads are taken for spinning.
@@ -73,12 +73,12 @@ const STACK_SIZE: usize = 256 << 10;
 /// Places at which a scheduler that ranks threads changes the ranks.
 const DEPTH: usize = 4;
 
-/// What schedules showed.
+/// Results of schedules.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Found {
     /// Schedules run.
     pub(crate) schedules: u64,
-    /// Of these, in how many the power went before the threads had ended.
+    /// Schedules in which the power went before the threads had ended.
     pub(crate) cuts: u64,
     /// Commits that were acknowledged.
     pub(crate) commits: u64,
@@ -86,7 +86,7 @@ pub(crate) struct Found {
     pub(crate) deadlocks: u64,
     /// Snapshots read.
     pub(crate) snapshots: u64,
-    /// Failures, each with what runs it again.
+    /// Failures, each with the batch and the schedule that show it again.
     pub(crate) failures: Vec<String>,
 }
 
@@ -101,18 +101,18 @@ impl Found {
     }
 }
 
-/// What became of one teller's transfers: a bit each.
+/// State of one teller's transfers: a bit each.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 struct Said {
-    /// Whose commit was asked for, and was not refused.
+    /// Transfers whose commit was asked for, and was not refused.
     asked: u8,
-    /// Whose commit returned.
+    /// Transfers whose commit returned.
     committed: u8,
-    /// Whose commit is durable.
+    /// Transfers whose commit is durable.
     durable: u8,
 }
 
-/// Everything a look at the rows shows.
+/// Content of all accounts and marks.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 struct Books {
     balances: [i64; ACCOUNTS as usize],
@@ -149,7 +149,7 @@ fn transfer_of(seed: u64, teller: usize, number: u8) -> Transfer {
     }
 }
 
-/// Key of an account, which stands among rows that nobody changes; marks stand behind all of them.
+/// Key of an account, which stands among rows that are never changed; marks stand behind all of them.
 fn account_key(account: u64) -> [u8; 4] {
     row_key(account * BETWEEN)
 }
@@ -162,7 +162,7 @@ fn row_key(row: u64) -> [u8; 4] {
     (row as u32).to_be_bytes()
 }
 
-/// A chip with the bank on it, as it is when the power goes.
+/// A chip with the bank, in its state when the power goes.
 #[derive(Clone, Debug)]
 struct Bank {
     chip: SimNand,
@@ -170,7 +170,7 @@ struct Bank {
     bug: Option<SeededBug>,
 }
 
-/// What one schedule's threads share.
+/// State that the threads of one schedule share.
 struct Shared<'a> {
     seed: u64,
     database: &'a Database<SimNand>,
@@ -179,11 +179,11 @@ struct Shared<'a> {
     found: Mutex<Found>,
 }
 
-/// What is wrong, in words.
+/// A failure, in words.
 type Wrong = String;
 
 fn latched<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
-    // Threads of a schedule take turns; none holds this across a latch of the engine.
+    // Threads of a schedule take turns; no thread holds this mutex across a latch of the engine.
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
@@ -220,7 +220,7 @@ impl Bank {
         Ok(Database::over(runtime.map_err(|error| format!("not opened: {error}"))?))
     }
 
-    /// One schedule of the threads, as the scheduler draws it; what they do is drawn from `seed`.
+    /// One schedule of the threads, as the scheduler draws it; their work is drawn from `seed`.
     fn schedule(&self, seed: u64) -> Result<Found, Wrong> {
         let mut random = Pcg64Mcg::seed_from_u64(seed);
         let database = self.open(self.chip.clone())?;
@@ -255,14 +255,14 @@ impl Bank {
     }
 }
 
-/// Whether what there is of one thread's commits, which follow each other, is a first part of them.
+/// Whether the surviving commits of one thread are the first ones of its sequence.
 fn is_first_part(committed: u8, mark: u8) -> bool {
     let kept = u32::from(committed & mark);
     let all_before = (1 << (u32::BITS - kept.leading_zeros())) - 1;
     u32::from(committed) & all_before == kept
 }
 
-/// What the threads do until all have ended, or the power is gone.
+/// Runs the threads until all have ended, or the power is gone.
 fn day(seed: u64, database: &Database<SimNand>) -> Result<([Said; TELLERS], Found), Wrong> {
     let table = table_of(database)?;
     let (said, found) = (Mutex::default(), Mutex::default());
@@ -324,7 +324,7 @@ impl From<Missed> for Wrong {
     }
 }
 
-/// What `get` shows of every account and mark.
+/// Values of every account and mark, as `get` gives them.
 fn books(get: impl Fn(&[u8]) -> Result<Option<Vec<u8>>, EngineError>) -> Result<Books, Missed> {
     let read = |key: [u8; 4]| get(&key).map_err(Missed::Refused)?.ok_or(Missed::Gone(key));
     let mut books = Books { balances: Default::default(), marks: Default::default() };
@@ -341,8 +341,8 @@ fn amount(value: &[u8]) -> i64 {
     value.first_chunk().map_or(i64::MIN, |bytes| i64::from_le_bytes(*bytes))
 }
 
-/// Whether the books are the sum of the transfers whose marks they have (S1), and these are at least
-/// and at most what `bounds` says.
+/// Whether the books are the sum of the transfers whose marks they have (S1), and these lie within the least
+/// and most that `bounds` gives.
 fn settle(
     seed: u64,
     books: &Books,
@@ -367,7 +367,7 @@ fn settle(
     Ok(())
 }
 
-/// Every row that nobody changes, and the structure.
+/// Checks every row that no transfer changes, and the structure.
 fn check_all(database: &Database<SimNand>, table: Table) -> Result<(), Wrong> {
     let transaction = database.begin();
     let mut count = 0;
@@ -388,7 +388,7 @@ fn check_all(database: &Database<SimNand>, table: Table) -> Result<(), Wrong> {
 }
 
 impl Shared<'_> {
-    /// An error is an answer while the power is gone.
+    /// An error is allowed while the power is gone.
     fn excused(&self, result: Result<(), EngineError>) -> Result<(), Wrong> {
         match result {
             Err(error) if !is_off(self.database) => Err(format!("refused: {error}")),
@@ -450,7 +450,7 @@ impl Shared<'_> {
             };
             let books = match books(|key| snapshot.get(self.table, key)) {
                 Ok(books) => books,
-                // The device may need the room of what a snapshot keeps.
+                // The device may need the room of the versions that a snapshot keeps.
                 Err(Missed::Refused(EngineError::SnapshotTooOld)) => continue,
                 Err(_) if is_off(self.database) => return Ok(()),
                 Err(missed) => return Err(Wrong::from(missed) + ", by a snapshot"),
@@ -465,7 +465,8 @@ impl Shared<'_> {
         self.look_and_commit()
     }
 
-    /// What a transaction has read is right, whatever fails meanwhile, and durable once its commit returns.
+    /// A transaction has read right balances, even where the device fails meanwhile, and durable ones once
+    /// its commit returns.
     fn look_and_commit(&self) -> Result<(), Wrong> {
         let before = *latched(&self.said);
         let transaction = self.database.begin();
@@ -487,7 +488,7 @@ impl Shared<'_> {
         }
     }
 
-    /// Whether what is read now has all that was durable `before`, and nothing that nobody asked for.
+    /// Whether the rows have all transfers that were durable `before`, and none that was not asked for.
     fn must_show(&self, books: &Books, before: [Said; TELLERS]) -> Result<(), Wrong> {
         let mut said = *latched(&self.said);
         for (said, before) in said.iter_mut().zip(before) {
@@ -496,7 +497,7 @@ impl Shared<'_> {
         settle(self.seed, books, &said, |said| (said.durable, said.asked))
     }
 
-    /// A checkpoint, or a flush, after which is durable what was committed before.
+    /// A checkpoint, or a flush, after which all earlier commits are durable.
     fn upkeep(&self) -> Result<(), Wrong> {
         if self.seed.is_multiple_of(3) {
             return self.excused(self.database.runtime().checkpoint_now());
@@ -530,7 +531,8 @@ fn alone<T: Send + 'static>(run: impl Fn() -> T + Send + Sync + 'static) -> Opti
     latched(&answer).take()
 }
 
-/// The schedules of one batch: of even ones each step is drawn alike, of odd ones by ranks.
+/// The schedules of one batch: in batches of even numbers each step is drawn with equal chances, in the
+/// others by ranks of the threads.
 fn batch(bank: &Bank, number: u64) -> Found {
     let total = Arc::new(Mutex::new(Found::default()));
     let begun = Arc::new(AtomicU64::new(0));
@@ -563,7 +565,7 @@ fn batch(bank: &Bank, number: u64) -> Found {
     total
 }
 
-/// Runs batches on so many threads of the machine, until one fails.
+/// Runs batches on `threads` threads of the machine, until one fails.
 ///
 /// # Errors
 ///
@@ -590,7 +592,7 @@ pub(crate) fn run(
     Ok(latched(&total).clone())
 }
 
-/// What `found` says in one line, which row E3 reads.
+/// The line of `found` that row E3 reads.
 pub(crate) fn line(found: &Found, seconds: f64) -> String {
     let Found { schedules, cuts, commits, deadlocks, snapshots, failures } = found;
     format!(

@@ -1,15 +1,15 @@
 //! Backups: a whole database as one stream of bytes, written while it is in use, and read back into
 //! an empty one, on another kind of device too.
 //!
-//! Owns what a backup says; [`stream`] owns its frames and their checksums. Reads through a snapshot,
-//! writes through transactions, and adds no rule about durability.
+//! Owns the content of a backup; [`stream`] owns its frames and their checksums. Reads through a snapshot,
+//! writes through transactions, and adds no rule of durability.
 //!
 //! Invariants:
-//! - **B1** A backup holds what one snapshot saw: every table, also an empty one, and every row.
-//! - **B2** A backup is whole or refused: frames are numbered and carry checksums, the last entry counts
-//!   what stands before it, and nothing follows it. A backup that was cut short is told as such.
-//! - **B3** Bytes of a backup are untrusted: whatever they are, reading them gives rows or a typed
-//!   error, and takes no more memory than the longest row that is really there.
+//! - **B1** A backup holds the view of one snapshot: every table, also an empty one, and every row.
+//! - **B2** A backup is whole or refused: frames are numbered and carry checksums, the last entry counts the
+//!   tables and rows before it, and nothing follows it. A backup that was cut short is reported as such.
+//! - **B3** Bytes of a backup are untrusted: any bytes give rows or a typed error, and take no more memory
+//!   than the longest row that is really there.
 //! - **B4** Nothing is written to a database that holds a table.
 //!
 //! ```text
@@ -29,7 +29,7 @@ use self::stream::{FrameReader, FrameWriter};
 use super::load::ROW_OVERHEAD;
 use super::{Database, MissingRange, Snapshot, SoundRow, Transaction};
 
-/// What a backup holds.
+/// Content of a backup, as counts.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct BackupReport {
     /// Tables, empty ones included.
@@ -87,7 +87,7 @@ const ENTRY_END: u8 = 3;
 /// Longest key or name that any database stores, and more: a longer one is damage.
 const KEY_SIZE_MAX: u32 = u16::MAX as u32;
 
-/// What stands in a backup.
+/// An entry of a backup.
 #[derive(Debug)]
 enum Entry {
     Table(String),
@@ -96,12 +96,12 @@ enum Entry {
 }
 
 impl<D: Nand> Database<D> {
-    /// Writes everything that was committed durably when it began to `sink`, while others go on.
+    /// Writes all durable commits from before the call to `sink`, while other transactions go on.
     ///
     /// The backup is of one moment, holds rows and not pages, and can be read back into a database on another
-    /// kind of device, of another page size, as long as its [`Limits`](crate::Limits) take the longest key and
-    /// value: larger pages take whatever smaller ones hold. One that was not written to its end is refused when
-    /// it is read.
+    /// kind of device, with another page size, as long as its [`Limits`](crate::Limits) allow the longest key
+    /// and value: larger pages hold every row of smaller ones. A backup that was not written to its end is
+    /// refused by [`Database::restore_from`].
     ///
     /// ```
     /// # let directory = tempfile::tempdir()?;
@@ -134,7 +134,7 @@ impl<D: Nand> Database<D> {
         self.backup_watched(sink, |_| {})
     }
 
-    /// As [`Database::backup_to`], and tells `watch` from time to time how far it has come.
+    /// As [`Database::backup_to`], and gives `watch` its progress from time to time.
     ///
     /// # Errors
     ///
@@ -147,7 +147,7 @@ impl<D: Nand> Database<D> {
         self.backup_of(&self.snapshot()?, sink, watch)
     }
 
-    /// As [`Database::backup_watched`], of what `snapshot` shows: one that is kept under a name, or any other.
+    /// As [`Database::backup_watched`], of the view of `snapshot`, named or not.
     ///
     /// # Errors
     ///
@@ -161,12 +161,12 @@ impl<D: Nand> Database<D> {
         self.backup_sound(snapshot, sink, watch, |_, missing| Err(missing.error))
     }
 
-    /// As [`Database::backup_of`], past damage: `pass` is told the table and the keys whose rows do not read, and says
-    /// whether to go on without them.
+    /// As [`Database::backup_of`], past damage: `pass` gets the table and the keys whose rows do not read,
+    /// and decides whether to go on without them.
     ///
     /// # Errors
     ///
-    /// As [`Database::backup_to`], and those of `pass`.
+    /// As [`Database::backup_to`], and the errors of `pass`.
     pub fn backup_sound(
         &self,
         snapshot: &Snapshot<D>,
@@ -206,8 +206,8 @@ impl<D: Nand> Database<D> {
 
     /// Reads a backup into this database, which must be empty, and makes it durable.
     ///
-    /// Rows go in by many transactions. When it fails, what was read so far stays: give that
-    /// database up. Nobody else may write to it meanwhile.
+    /// Rows go in by many transactions. When it fails, the rows read so far stay: give that database up. The
+    /// caller makes sure that no other thread writes to the database meanwhile.
     ///
     /// # Errors
     ///
@@ -218,7 +218,7 @@ impl<D: Nand> Database<D> {
         self.restore_watched(source, |_| {})
     }
 
-    /// As [`Database::restore_from`], and tells `watch` from time to time how far it has come.
+    /// As [`Database::restore_from`], and gives `watch` its progress from time to time.
     ///
     /// # Errors
     ///
@@ -272,7 +272,8 @@ fn commit<D: Nand>(transaction: Option<Transaction<D>>) -> Result<(), EngineErro
     })
 }
 
-/// Reads a backup to its end and says what it holds, or why it is none; stores nothing.
+/// Reads a backup to its end and gives its content as counts, or the reason why it is no backup; stores
+/// nothing.
 ///
 /// ```
 /// # let directory = tempfile::tempdir()?;
@@ -291,12 +292,12 @@ fn commit<D: Nand>(transaction: Option<Transaction<D>>) -> Result<(), EngineErro
 ///
 /// # Errors
 ///
-/// Those of [`Database::restore_from`] that concern the stream.
+/// The errors of [`Database::restore_from`] that concern the stream.
 pub fn verify_backup(source: impl Read) -> Result<BackupReport, BackupError> {
     read_entries(source, |_, _| Ok(()))
 }
 
-/// Writes what an entry begins with: its kind, and a key or name after its length.
+/// Writes the head of an entry: its kind, and a key or name after its length.
 fn put_head(writer: &mut FrameWriter<impl Write>, kind: u8, key: &[u8]) -> io::Result<()> {
     writer.write(&[kind])?;
     // Keys and names are far shorter than this; the engine has checked them.
@@ -304,7 +305,7 @@ fn put_head(writer: &mut FrameWriter<impl Write>, kind: u8, key: &[u8]) -> io::R
     writer.write(key)
 }
 
-/// Hands every entry to `take`, with what was read so far, and checks the whole (B2).
+/// Hands every entry to `take`, with the counts of the entries before it, and checks the whole (B2).
 fn read_entries(
     source: impl Read,
     mut take: impl FnMut(Entry, &BackupReport) -> Result<(), EngineError>,

@@ -1,6 +1,6 @@
 //! A budget of wear: how much a database may do to its flash in a day.
 //!
-//! Owns the calls; the engine's runtime has the account, with the rules that it keeps (G1 to G3).
+//! Owns the calls; the account and its rules (G1 to G3) are in the engine's runtime.
 
 use std::time::Duration;
 
@@ -12,10 +12,10 @@ use super::Database;
 impl<D: Nand> Database<D> {
     /// Gives the database a budget of wear, or another one; the account begins now.
     ///
-    /// The budget is a property of this opening, shared by its clones; `clock` says the time since any
-    /// moment of the caller's choice, and is asked when a transaction makes its first change. What counts
-    /// is everything that is done to the flash: log, merges, garbage collection. Only changes by
-    /// transactions are refused, so that work which is due goes on, and is paid back.
+    /// The budget is a property of this opening, shared by its clones; `clock` gives the time since any
+    /// moment of the caller's choice, and is asked when a transaction makes its first change. All work on the
+    /// flash counts: log, merges, garbage collection. Only changes by transactions are refused, so that work
+    /// which is due goes on, and is paid back later.
     ///
     /// ```
     /// # let directory = tempfile::tempdir()?;
@@ -63,7 +63,7 @@ impl<D: Nand> Database<D> {
         self.runtime.clear_wear_budget();
     }
 
-    /// What is left of the budget now; none without one.
+    /// Rest of the budget now; none without a budget.
     #[must_use]
     pub fn wear_status(&self) -> Option<WearStatus> {
         self.runtime.wear_status()
@@ -134,10 +134,10 @@ mod tests {
         }
     }
 
-    /// Goal: over many days, bytes and erases stay within what the days allow (G1).
+    /// Goal: over many days, bytes and erases stay within the allowance of these days (G1).
     ///
-    /// Method: whenever a change is refused, the clock goes on by what the refusal says. The overrun of
-    /// one admitted transaction is bounded by its bill.
+    /// Method: whenever a change is refused, the clock advances by the wait that the refusal names. The
+    /// overrun of one admitted transaction is bounded by its bill.
     #[test]
     fn what_is_done_stays_within_what_the_time_earns() {
         for per_day in [Allowance::Bytes(2_000_000), Allowance::Erases(12)] {
@@ -177,7 +177,8 @@ mod tests {
         assert_eq!(rig.database.wear_status(), None);
     }
 
-    /// Goal: no budget and no clock make the account overflow. Method: the largest and smallest of each.
+    /// Goal: no budget and no time of the clock overflows the account. Method: the largest and smallest of
+    /// each.
     #[test]
     fn budgets_and_clocks_without_end_are_accounts() {
         for per_day in

@@ -1,15 +1,15 @@
 //! Compaction: the rows of a database written anew, in order, to a file that takes the old one's place.
 //!
-//! Owns the change of files; rows are read through a snapshot and stored by loads, as anybody would.
+//! Owns the change of files; rows are read through a snapshot and stored by loads, as any caller would.
 //!
 //! Invariants:
 //! - **K1** Under the name of the database stands the old file or the new one, whole and durable, at
 //!   every moment. The new one is made under another name, which it loses when it is complete ([`Making`]).
-//! - **K2** Nobody writes to the old file from the moment at which it is read: it stays locked until
-//!   it has lost its name.
+//! - **K2** The old file is not written from the moment at which it is read: it stays locked until it has
+//!   lost its name.
 //! - **K3** A compaction that fails leaves the database as it was, and no other file; but for
-//!   [`CompactError::Unsynced`], where the new file stands in its place. One that was cut off leaves its
-//!   unfinished file, which the next one removes.
+//!   [`CompactError::Unsynced`], where the new file stands in its place. A compaction that was cut off leaves
+//!   its unfinished file, which the next one removes.
 //! - **K4** A file with several names (hard links) is left as it is: replaced under one, it would be another
 //!   database under the others.
 
@@ -30,7 +30,7 @@ use super::create::make;
 use super::load::LoadError;
 use super::{AnyNand, Database, FileSize};
 
-/// What a compaction copied, and what it was good for.
+/// Result of a compaction: rows copied, and bytes saved.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct CompactReport {
     /// Tables, empty ones included.
@@ -47,7 +47,7 @@ pub struct CompactReport {
     pub used: u64,
 }
 
-/// Why a database was not compacted. It is as it was, but for `Unsynced`.
+/// Why a database was not compacted. The database is as it was, but for `Unsynced`.
 #[derive(Debug, Error)]
 #[non_exhaustive]
 pub enum CompactError {
@@ -62,36 +62,36 @@ pub enum CompactError {
          compact a copy"
     )]
     Linked {
-        /// How many.
+        /// Number of names.
         count: u64,
     },
     /// The database cannot be opened.
     #[error(transparent)]
     Open(OpenError),
-    /// Snapshots are kept in it, which the new file would lack: drop them first.
+    /// The database has named snapshots, which the new file would lack: drop them first.
     #[error("snapshots are kept in it ({count}), which the new file would lack: drop them first")]
     Snapshots {
-        /// How many.
+        /// Number of snapshots.
         count: usize,
     },
-    /// It cannot be read.
+    /// The database cannot be read.
     #[error(transparent)]
     Engine(#[from] EngineError),
     /// The new file cannot be made or written.
     #[error("the new file beside it: {source}")]
     New {
-        /// File beside which it is made.
+        /// File beside which the new one is made.
         path: PathBuf,
-        /// Why.
+        /// Error of the new file.
         source: OpenError,
     },
-    /// The new file took the place of the old one, with everything in it; which of the two a power cut leaves
-    /// there is not known.
+    /// The new file took the place of the old one, with all rows in it; it is not known which of the two
+    /// files would be there after a power cut.
     #[error("the new file is in place, but {path} could not be synced: {source}")]
     Unsynced {
         /// Directory of the files.
         path: PathBuf,
-        /// What the system said.
+        /// Error of the system.
         source: io::Error,
     },
     /// A file could not be looked at, renamed or removed.
@@ -99,7 +99,7 @@ pub enum CompactError {
     Io {
         /// File or directory concerned.
         path: PathBuf,
-        /// What the system said.
+        /// Error of the system.
         source: io::Error,
     },
 }
@@ -107,10 +107,10 @@ pub enum CompactError {
 impl Database<AnyNand> {
     /// Writes a database in a plain file anew, densely and in order, and puts it in the place of the old.
     ///
-    /// The copy has all tables and rows, the same size or limit of the file, the log and the logical pages of
-    /// the old one; of `options` it takes the memory and how the engine works. It needs room for a second file beside the
-    /// first one. Whatever happens meanwhile, a power cut included, the name stands for the old file or for the new
-    /// one, with everything in it.
+    /// The copy has all tables and rows, the size or limit, the log and the logical pages of the old file;
+    /// the memory and the way the engine works come from `options`. A compaction needs room for a second file
+    /// beside the first one. At every moment, even after a power cut, the name stands for the old file or for
+    /// the new one, with all its rows.
     ///
     /// ```
     /// # let directory = tempfile::tempdir()?;
@@ -133,9 +133,9 @@ impl Database<AnyNand> {
     ///
     /// # Errors
     ///
-    /// `NotAFile` for anything but a plain file, `Linked` for one with several names. `Open` when the database cannot be opened, is open
-    /// elsewhere among the reasons; `New` when there is no room for a second file. Nothing was changed, but for
-    /// `Unsynced`: the database is compacted.
+    /// `NotAFile` for anything but a plain file, `Linked` for one with several names. `Open` when the
+    /// database cannot be opened, for instance because it is open elsewhere; `New` when there is no room for
+    /// a second file. Nothing was changed, but for `Unsynced`: the database is compacted.
     pub fn compact(
         path: impl AsRef<Path>,
         options: &Options,
@@ -143,8 +143,8 @@ impl Database<AnyNand> {
         Self::compact_watched(path, options, |_, _| {})
     }
 
-    /// As [`Database::compact`], and tells `watch` from time to time how many rows were copied, and about
-    /// how many there are: 0 of 0 before anything is made, when nobody else works on the database.
+    /// As [`Database::compact`], and gives `watch` from time to time the number of rows copied and about the
+    /// number of all: 0 of 0 before the new file is made, once the database is locked.
     ///
     /// # Errors
     ///
@@ -195,7 +195,7 @@ impl Database<AnyNand> {
             return Err(CompactError::NotAFile);
         }
         let old = open_file(&path, options).map_err(CompactError::Open)?;
-        // Before all of it is written anew; looked at again before it is replaced.
+        // Checked before the rows are written anew; checked again before the file is replaced.
         require_one_name(&path).map_err(of_file(&path))?;
         let old = Self::open_on(old, options).map_err(CompactError::Open)?;
         let report = write_anew(&old, &path, options, size, watch)?;
@@ -228,7 +228,7 @@ fn write_anew(
         None => make_like(old, path, options),
     };
     let (making, copy) = made.map_err(new)?;
-    // Before the first row is in it: nobody reads in the copy what the original keeps from him.
+    // Before the first row is in the copy, so that a user who may not read the original cannot read the copy.
     keep_access(path, making.path())?;
     let report = copy_rows(old, &copy, watch).map_err(|error| match error {
         Side::Old(error) => CompactError::Engine(error),
@@ -290,7 +290,7 @@ fn open_file(path: &Path, options: &Options) -> Result<AnyNand, OpenError> {
     Ok(Box::new(SegmentFile::open(storage)?))
 }
 
-/// An empty database in a file of the same shape, with what the old one was created with.
+/// An empty database in a file of the same shape, with the options that the old one was created with.
 fn make_like(
     old: &Database,
     path: &Path,
@@ -308,7 +308,7 @@ fn make_like(
     make(path, &profile, extent, &as_created(options, &found))
 }
 
-/// `options` with what is decided when a database is created, as `found` in one.
+/// `options` with the choices of creation, as `found` in a database.
 fn as_created(options: &Options, found: &SpaceOptions) -> Options {
     Options {
         parts: found.parts.into(),
@@ -345,7 +345,7 @@ fn at(path: &Path) -> impl FnOnce(io::Error) -> CompactError {
     |source| CompactError::Io { path: path.into(), source }
 }
 
-/// The failure that an error of the file `path` is.
+/// Turns an error of the file `path` into the failure to report.
 fn of_file(path: &Path) -> impl FnOnce(OpenDeviceError) -> CompactError {
     |error| match error {
         OpenDeviceError::Linked { count } => CompactError::Linked { count },

@@ -1,7 +1,8 @@
 //! Making the file of a database.
 //!
-//! - **N1** Under the name of a database stands nothing, or a whole and durable one, at every moment: it is made under
-//!   another name, which it loses when it is complete ([`Making`]). A block device has but one.
+//! - **N1** At every moment the name of a database belongs to no file, or to a whole and durable database:
+//!   the file is made under another name, which it loses when it is complete ([`Making`]). A block device has
+//!   one name only.
 
 use std::io::{Error, ErrorKind};
 use std::os::unix::fs::FileTypeExt as _;
@@ -17,11 +18,11 @@ use super::{AnyNand, Database};
 /// Size of the file of a database, in bytes of its segments; a head of some hundred kilobytes comes on top.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum FileSize {
-    /// All its bytes are written when it is created.
+    /// Size in bytes, all of which are written at creation.
     Fixed(u64),
-    /// It begins small and becomes larger with what it holds, by an eighth at a time.
+    /// The file begins small and grows with its content, by an eighth at a time.
     Growing {
-        /// Most bytes that it may have, 1 TiB at most: each megabyte of it takes a byte of memory.
+        /// Limit of the file in bytes, 1 TiB at most: each megabyte of the limit takes a byte of memory.
         limit: u64,
     },
 }
@@ -35,7 +36,7 @@ impl Default for FileSize {
 /// Limit of a file that [`Database::create`] makes.
 const FILE_LIMIT: u64 = 256 << 30;
 
-/// Highest limit of a file.
+/// Highest limit of a file that grows.
 const FILE_LIMIT_MAX: u64 = 1 << 40;
 
 impl Database<AnyNand> {
@@ -55,17 +56,17 @@ impl Database<AnyNand> {
     ///
     /// # Errors
     ///
-    /// `Device` when the file exists or cannot be written, `Options` or `Space` when the options do
-    /// not fit. No file stays.
+    /// `Device` when the file exists or cannot be written, `Options` or `Space` when the options do not fit.
+    /// After an error no file stays.
     pub fn create(path: impl AsRef<Path>, options: &Options) -> Result<Self, OpenError> {
         Self::create_sized(path, options, FileSize::default())
     }
 
     /// Creates a database in a file that grows to a limit, or in a file or block device of a fixed size.
     ///
-    /// A file that grows is as long as what it holds asks for, and half as much on top; it never becomes
-    /// shorter, but [`Database::compact`] writes it anew. Where the host has no room for more of it, and
-    /// at its limit, it is as full as a file of that size.
+    /// A growing file is as long as its content needs, and half as much on top; it never becomes shorter, but
+    /// [`Database::compact`] writes it anew. At its limit, or where the host has no room for more, it is as
+    /// full as a file of that size.
     ///
     /// ```
     /// # let directory = tempfile::tempdir()?;
@@ -99,7 +100,7 @@ impl Database<AnyNand> {
         Ok(created)
     }
 
-    /// Opens the database of a path, or creates one in a file that grows where there is nothing.
+    /// Opens the database of a path or, where there is no file, creates one in a file that grows.
     ///
     /// ```
     /// # let directory = tempfile::tempdir()?;
@@ -125,7 +126,7 @@ impl Database<AnyNand> {
             opened => return opened,
         }
         match Self::create(path, options) {
-            // Somebody else has made it meanwhile.
+            // Another thread or process has made the file meanwhile.
             Err(OpenError::Device(error)) if is_kind(&error, ErrorKind::AlreadyExists) => {
                 Self::open(path, options)
             }
@@ -135,7 +136,7 @@ impl Database<AnyNand> {
 }
 
 impl FileSize {
-    /// The device in a file of that size.
+    /// The device in a file of this size.
     pub(super) fn device(self) -> Result<(Profile, Extent), OpenDeviceError> {
         let (bytes, extent) = match self {
             Self::Fixed(bytes) => (bytes, Extent::Fixed),
@@ -149,7 +150,7 @@ impl FileSize {
     }
 }
 
-/// An empty database in a file that will be called `target`. It does not outlive a failure.
+/// Makes an empty database in a file that will be called `target`. The file does not outlive a failure.
 pub(super) fn make(
     target: &Path,
     profile: &Profile,
@@ -191,8 +192,9 @@ mod tests {
         make(path, &profile, extent, &options()).unwrap()
     }
 
-    /// Goal (N1): a creation that is cut off at any moment keeps nobody from creating the database, and what it left
-    /// goes. Method: what is left before the file has its name: nothing in it, a part, all of it.
+    /// Goal (N1): a creation that is cut off at any moment does not prevent the next creation of the
+    /// database, which removes its remains. Method: each state before the file has its name: nothing in it, a
+    /// part, all of it.
     #[test]
     fn a_creation_that_was_cut_off_is_made_again() {
         let directory = tempfile::tempdir().unwrap();
@@ -213,8 +215,8 @@ mod tests {
         }
     }
 
-    /// Goal: whatever has the name keeps it, and nothing else stays. Method: a file, a directory, links to something and to
-    /// nothing; another creation that is done first.
+    /// Goal: a file that has the name keeps it, and no other file stays. Method: a file, a directory, links
+    /// to something and to nothing; another creation that is done first.
     #[test]
     fn a_name_that_is_taken_is_left_alone() {
         use std::os::unix::fs::symlink;
@@ -240,8 +242,8 @@ mod tests {
         Database::open(at("db"), &options()).unwrap().close().unwrap();
     }
 
-    /// Goal: who comes second opens what the first has made. Method: threads that begin at once; one of them has it, others
-    /// find it open, or are later.
+    /// Goal: the second of two creators opens the database that the first has made. Method: threads that
+    /// begin at once; one of them makes the file, others find it open, or come later.
     #[test]
     fn a_database_that_came_meanwhile_is_opened() {
         let directory = tempfile::tempdir().unwrap();

@@ -1,7 +1,7 @@
 //! Cursors: a place in a table that moves both ways.
 //!
-//! Owns the place. Reads a batch at a time, in the direction it last went; turning around begins a
-//! batch of its own. Invariant P1: the current row lies between those that `next` and `prev` give.
+//! Owns the place. Reads a batch at a time, in the direction it last went; turning around begins a batch of
+//! its own. Invariant P1: the current row lies between the results of `next` and `prev`.
 
 use std::fmt;
 
@@ -23,7 +23,7 @@ pub type RowRef<'a> = (&'a [u8], &'a [u8]);
 enum Place {
     /// Before the first row.
     Start,
-    /// On a row, or where it was.
+    /// On the row with this key.
     At(Vec<u8>),
     /// Between rows, before the first one from this key on.
     Before(Vec<u8>),
@@ -68,7 +68,7 @@ impl<'a, D: Nand> Cursor<'a, D> {
     ///
     /// # Errors
     ///
-    /// Those of reading a row. The cursor then stands before `key`.
+    /// The errors of reading a row. The cursor then stands before `key`.
     pub fn seek(&mut self, key: &[u8]) -> Result<Option<RowRef<'_>>, EngineError> {
         self.jump(Place::Before(key.to_vec()));
         self.next()
@@ -92,7 +92,7 @@ impl<'a, D: Nand> Cursor<'a, D> {
     ///
     /// # Errors
     ///
-    /// Those of reading a row. The cursor then stands where it was.
+    /// The errors of reading a row. The cursor then stands where it was.
     #[expect(clippy::should_implement_trait, reason = "a row borrows from the cursor")]
     pub fn next(&mut self) -> Result<Option<RowRef<'_>>, EngineError> {
         self.step(Direction::Forward)
@@ -102,7 +102,7 @@ impl<'a, D: Nand> Cursor<'a, D> {
     ///
     /// # Errors
     ///
-    /// Those of reading a row. The cursor then stands where it was.
+    /// The errors of reading a row. The cursor then stands where it was.
     pub fn prev(&mut self) -> Result<Option<RowRef<'_>>, EngineError> {
         self.step(Direction::Backward)
     }
@@ -138,7 +138,7 @@ impl<'a, D: Nand> Cursor<'a, D> {
             (Direction::Backward, Place::At(key) | Place::Before(key)) => {
                 (Vec::new(), Some(key.clone()))
             }
-            // No key lies below the empty one.
+            // No key lies below the empty key.
             (Direction::Forward, Place::End) | (Direction::Backward, Place::Start) => {
                 (Vec::new(), Some(Vec::new()))
             }
@@ -207,7 +207,7 @@ impl<D: Nand> CursorMut<'_, D> {
         self.cursor.prev()
     }
 
-    /// Sets the value of the row that the cursor stands on; says whether it stands on one.
+    /// Sets the value of the row that the cursor stands on; says whether there is such a row.
     ///
     /// # Errors
     ///
@@ -219,8 +219,8 @@ impl<D: Nand> CursorMut<'_, D> {
         Ok(true)
     }
 
-    /// Deletes the row that the cursor stands on, and gives it. The cursor then stands between its
-    /// neighbours.
+    /// Deletes the row that the cursor stands on, and gives it. The cursor then stands between the neighbours
+    /// of that row.
     ///
     /// # Errors
     ///
@@ -235,7 +235,7 @@ impl<D: Nand> CursorMut<'_, D> {
 }
 
 impl<D: Nand> Transaction<D> {
-    /// A cursor before the first row of a table. Its first step locks all that lies ahead of it, as
+    /// A cursor before the first row of a table. Its first step locks the rest of the table ahead of it, as
     /// [`Transaction::range`] does.
     pub fn cursor(&self, table: Table) -> Cursor<'_, D> {
         let (runtime, reader) = self.reader();

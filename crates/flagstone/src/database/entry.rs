@@ -15,7 +15,7 @@ use super::transaction::{Transaction, scan_range};
 
 /// One key of a table, locked, with the value it has: see [`Transaction::entry`].
 ///
-/// What is changed through it is part of the transaction at once.
+/// Changes made through an entry are part of the transaction at once.
 pub struct Entry<'a, D: Nand = AnyNand> {
     transaction: &'a mut Transaction<D>,
     table: Table,
@@ -45,7 +45,7 @@ impl<D: Nand> Entry<'_, D> {
         self.value.as_deref()
     }
 
-    /// Sets the value, and gives the one before.
+    /// Sets the value, and gives the previous one.
     ///
     /// # Errors
     ///
@@ -56,7 +56,7 @@ impl<D: Nand> Entry<'_, D> {
         Ok(self.value.replace(value))
     }
 
-    /// Deletes the key, and gives the value it had.
+    /// Deletes the key, and gives its value.
     ///
     /// # Errors
     ///
@@ -115,7 +115,7 @@ impl<D: Nand> Entry<'_, D> {
 #[derive(Debug, PartialEq, Eq)]
 enum Difference<'a> {
     None,
-    /// Bytes of the new one, from the first to the last that differ.
+    /// Bytes of the new value, from the first to the last that differ.
     Bytes {
         offset: usize,
         bytes: &'a [u8],
@@ -134,7 +134,7 @@ fn difference<'a>(old: &[u8], new: &'a [u8]) -> Difference<'a> {
 }
 
 impl<D: Nand> Transaction<D> {
-    /// Locks `key`, reads it, and gives what stands there to be changed.
+    /// Locks `key`, reads its value, and gives an entry through which it can be changed.
     ///
     /// ```
     /// # let directory = tempfile::tempdir()?;
@@ -206,7 +206,7 @@ impl<D: Nand> Transaction<D> {
     ///
     /// # Errors
     ///
-    /// See [`EngineError`]. What was deleted before stays deleted in this transaction.
+    /// See [`EngineError`]. Rows deleted before the error stay deleted in this transaction.
     pub fn retain<'a>(
         &mut self,
         table: Table,
@@ -225,8 +225,8 @@ impl<D: Nand> Transaction<D> {
         let mut count = 0;
         loop {
             let mut batch = Vec::new();
-            // The rows of a batch are read before the first of them is deleted: a scan does not meet
-            // its own transaction's changes half way.
+            // The rows of a batch are read before the first of them is deleted: a scan does not meet its own
+            // transaction's changes half way.
             let mut last: Option<Vec<u8>> = None;
             for row in self.rows(table, from.clone()).take(RETAIN_ROWS) {
                 let (key, value): KeyValue = row?;
@@ -245,7 +245,7 @@ impl<D: Nand> Transaction<D> {
     }
 }
 
-/// Rows that are looked at before those among them that go are deleted.
+/// Rows that are looked at before the ones to delete among them are deleted.
 const RETAIN_ROWS: usize = 256;
 
 #[cfg(test)]

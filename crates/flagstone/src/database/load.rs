@@ -7,24 +7,24 @@ use thiserror::Error;
 
 use super::{Database, Transaction};
 
-/// What a load stored, and what its commits cost.
+/// Rows that a load stored, and the cost of its commits.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct LoadReport {
     /// Rows that are durable.
     pub rows: u64,
     /// Commits that they took.
     pub commits: u64,
-    /// What was done to the flash for them.
+    /// Work on the flash for these rows.
     pub bill: Bill,
 }
 
-/// Why a load ended early. What came before stays stored.
+/// Why a load ended early. Rows of earlier commits stay stored.
 #[derive(Clone, Debug, PartialEq, Eq, Error)]
 #[error("{}: {source}", how_far(*stored))]
 pub struct LoadError {
-    /// Rows from the beginning that are durable: a load that goes on begins behind them.
+    /// Number of rows from the beginning that are durable: a load that is continued begins behind them.
     pub stored: u64,
-    /// Why.
+    /// Error that ended the load.
     pub source: EngineError,
 }
 
@@ -41,11 +41,11 @@ fn how_far(stored: u64) -> String {
 pub(crate) const ROW_OVERHEAD: usize = 64;
 
 impl<D: Nand> Database<D> {
-    /// Stores rows that come in ascending order of their keys, and says how many there were: none is fine, too.
+    /// Stores rows that come in ascending order of their keys, and gives their number, which may be 0.
     ///
-    /// Rows that fall between two neighbours of the table, or behind its last row, are written once: a
-    /// commit consists of the leaves that they fill, and the log only says where these are. Others are
-    /// stored as any transaction stores them. Commits are as large as memory allows, each is durable
+    /// Rows that fall between two neighbours of the table, or behind its last row, are written once: a commit
+    /// consists of the leaves that they fill, and the log holds only the places of these leaves. Other rows
+    /// are stored as any transaction stores them. Commits are as large as memory allows, each is durable
     /// before the next begins, and each is there as a whole or not at all.
     ///
     /// ```
@@ -65,7 +65,7 @@ impl<D: Nand> Database<D> {
     ///
     /// # Errors
     ///
-    /// [`EngineError::Unsorted`] when a key is not above the one before it; those of
+    /// [`EngineError::Unsorted`] when a key is not above the one before it; the errors of
     /// [`Transaction::put`] and [`Transaction::commit`]. Each says how many rows are stored.
     pub fn load_sorted<K: AsRef<[u8]>, V: AsRef<[u8]>>(
         &self,
@@ -157,8 +157,8 @@ mod tests {
         (number.to_be_bytes(), [number as u8; 96])
     }
 
-    /// Goal: all pages that a load programs, the log and what leads to them included, take little more
-    /// than its rows. Method: 4 MB of rows, counted at the device.
+    /// Goal: all pages that a load programs, log and inner nodes included, take little more than its rows.
+    /// Method: 4 MB of rows, counted at the device.
     #[test]
     fn a_load_programs_little_more_than_its_rows() {
         let (database, table) = database();
@@ -174,7 +174,7 @@ mod tests {
         assert!(database.check().unwrap().faults.is_empty());
     }
 
-    /// Goal: whoever goes on after an error knows where. Method: a row out of order, and one too long.
+    /// Goal: after an error the caller knows where to go on. Method: a row out of order, and one too long.
     #[test]
     fn a_load_that_ends_early_says_what_is_stored() {
         let (database, table) = database();
@@ -194,7 +194,8 @@ mod tests {
         assert!(error.to_string().starts_with("the load stored no row: key of"), "{error}");
     }
 
-    /// Goal: a load of nothing is one that has stored nothing. Method: no rows, into a table with rows, too.
+    /// Goal: a load without rows succeeds and reports 0 rows stored. Method: no rows, also into a table with
+    /// rows.
     #[test]
     fn a_load_without_rows_stores_none_and_costs_nothing() {
         let (database, table) = database();
@@ -239,7 +240,7 @@ mod tests {
         assert_eq!(database.snapshot().unwrap().range(table, ..).count(), count as usize);
     }
 
-    /// Goal: what a load says is stored is durable, whatever the options say of commits.
+    /// Goal: rows that a load reports as stored are durable, with any durability of commits in the options.
     #[test]
     fn what_a_load_stores_is_durable() {
         let profile = Profile::named("slc-2k").unwrap().with_block_count(64).unwrap();

@@ -1,6 +1,7 @@
 //! Iterating over rows: a batch of one leaf at a time.
 //!
-//! A batch is the leaf as it lies in memory where no change waits for it, else rows that were made up.
+//! A batch is the leaf as it lies in memory where no change waits for it, else a list of rows put together
+//! from leaf and changes.
 
 use std::collections::VecDeque;
 use std::fmt;
@@ -16,12 +17,12 @@ use super::{AnyNand, RowRef};
 /// A row: key and value.
 pub type KeyValue = (Vec<u8>, Vec<u8>);
 
-/// What an error of a range is about.
+/// Place of an error in a range.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) enum Stopped {
     /// The large value of this key; the rows behind it wait.
     Row(Vec<u8>),
-    /// The leaf at the near end of what is left.
+    /// The leaf at the near end of the remaining range.
     Leaf(ScanRange),
 }
 
@@ -33,15 +34,15 @@ pub struct Range<'a, D: Nand = AnyNand> {
     rest: Option<ScanRange>,
     direction: Direction,
     batch: VecDeque<Row>,
-    /// Rows before those of `batch`.
+    /// Rows of a leaf, which come before the rows of `batch`.
     leaf: LeafRows,
     /// The row that [`Range::next_row`] lent last, where it had to be made up.
     lent: KeyValue,
-    /// Nothing comes any more.
+    /// No more rows come.
     has_failed: bool,
-    /// What the last error was about.
+    /// Place of the last error.
     stopped: Option<Stopped>,
-    /// Whose bill it is when reading makes way by writing.
+    /// Bill for reads that write, to make room in memory.
     meter: Option<&'a Meter>,
 }
 
@@ -74,18 +75,18 @@ impl<'a, D: Nand> Range<'a, D> {
         }
     }
 
-    /// What the error was about that ended the range.
+    /// Place of the error that ended the range.
     pub(super) fn take_stopped(&mut self) -> Option<Stopped> {
         self.stopped.take()
     }
 
-    /// Goes on after an error: behind the row that it was about, or with `rest` where it was a leaf.
+    /// Goes on after an error: behind the row of the error, or with `rest` where it was a leaf.
     pub(super) fn go_on(&mut self, rest: Option<ScanRange>) {
         self.has_failed = false;
         self.rest = rest.or(self.rest.take());
     }
 
-    /// The same rows; what reading them does to the flash is added to `bill`.
+    /// The same rows; the work on the flash for reading them is added to the bill of `meter`.
     pub(super) fn charged_to(self, meter: &'a Meter) -> Self {
         Self { meter: Some(meter), ..self }
     }
@@ -150,8 +151,8 @@ impl<'a, D: Nand> Range<'a, D> {
         Ok(true)
     }
 
-    /// The next row, lent until the next call: as the iterator's, but nothing is allocated for rows as
-    /// they lie in memory.
+    /// The next row, lent until the next call: as the iterator's, but without an allocation for rows that lie
+    /// in memory as they are.
     ///
     /// ```
     /// # let directory = tempfile::tempdir()?;
@@ -256,8 +257,8 @@ mod tests {
 
     use crate::{Database, EngineError};
 
-    /// Goal: a snapshot that was ended says so, of large values too, and its ranges end there. Method: rows
-    /// of a batch whose values are replaced and released before they are read.
+    /// Goal: reads of a snapshot that was ended say so, reads of large values too, and its ranges end there.
+    /// Method: rows of a batch whose values are replaced and released before they are read.
     #[test]
     fn a_range_of_an_ended_snapshot_says_so_and_ends() {
         let profile = Profile::named("slc-2k").unwrap().with_block_count(64).unwrap();

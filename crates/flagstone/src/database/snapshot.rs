@@ -15,8 +15,8 @@ use super::transaction::scan_range;
 
 /// The database as it was at one durable commit. Never waits for transactions.
 ///
-/// Old versions that it needs stay on the device while it lives. When the device needs their space,
-/// the oldest snapshot ends, and its reads give [`EngineError::SnapshotTooOld`]. One that is kept under a name
+/// Old versions that the snapshot needs stay on the device while it lives. When the device needs their space,
+/// the oldest snapshot ends, and its reads give [`EngineError::SnapshotTooOld`]. A named snapshot
 /// ([`Database::keep_snapshot`](super::Database::keep_snapshot)) stays until it is dropped.
 ///
 /// ```
@@ -56,13 +56,13 @@ impl<D: Nand> Snapshot<D> {
         Ok(Self { runtime, reader: Reader::Snapshot(id) })
     }
 
-    /// One that is kept under a name.
+    /// A named snapshot.
     pub(super) fn kept(runtime: Arc<Runtime<D>>, id: FrozenId) -> Self {
         Self { runtime, reader: Reader::Kept(id) }
     }
 
-    /// The table of that name, as the snapshot has it: one that was dropped or renamed since is found by the
-    /// name that it had.
+    /// The table of that name in the snapshot: a table that was dropped or renamed since is found by its name
+    /// at that time.
     ///
     /// # Errors
     ///
@@ -73,7 +73,7 @@ impl<D: Nand> Snapshot<D> {
         Ok(found.map(|(_, table)| table))
     }
 
-    /// Names of all tables that it has, in order.
+    /// Names of all tables of the snapshot, in order.
     ///
     /// # Errors
     ///
@@ -82,7 +82,7 @@ impl<D: Nand> Snapshot<D> {
         Ok(self.named_tables()?.into_iter().map(|(name, _)| name).collect())
     }
 
-    /// All tables that it has, in order of their names.
+    /// All tables of the snapshot, in order of their names.
     pub(crate) fn named_tables(&self) -> Result<Vec<(String, Table)>, EngineError> {
         let found = self.range(CATALOG, ..).map(|row| {
             let (key, entry) = row?;
@@ -95,8 +95,8 @@ impl<D: Nand> Snapshot<D> {
     ///
     /// # Errors
     ///
-    /// `SnapshotTooOld` when the snapshot was ended to free its space; `ForeignTable` for a table of another database,
-    /// or of another kept snapshot.
+    /// `SnapshotTooOld` when the snapshot was ended to free its space; `ForeignTable` for a table of another
+    /// database, or of another kept snapshot.
     pub fn get(&self, table: Table, key: &[u8]) -> Result<Option<Vec<u8>>, EngineError> {
         let mut value = Vec::new();
         match self.read(table, key, &mut value)? {
@@ -128,8 +128,8 @@ impl<D: Nand> Snapshot<D> {
         self.rows(table, scan_range(&bounds))
     }
 
-    /// Rows of a table in ascending order, past damage: what does not read is told by its key range, and the rows
-    /// behind it are given.
+    /// Rows of a table in ascending order, past damage: keys that do not read are given as a range, followed
+    /// by the rows behind it.
     ///
     /// ```
     /// # let directory = tempfile::tempdir()?;

@@ -1,4 +1,4 @@
-//! Reading past damage: every row that reads, and which key ranges do not.
+//! Reading past damage: every row that reads, and the key ranges that do not.
 
 use flagstone_engine::{EngineError, ScanRange, successor};
 use flagstone_nand::{Nand, NandError};
@@ -12,22 +12,23 @@ use super::rows::{KeyValue, Range, Stopped};
 pub struct MissingRange {
     /// First key.
     pub low: Vec<u8>,
-    /// First key behind it; none = to the end of the table.
+    /// First key behind the range; none = to the end of the table.
     pub high: Option<Vec<u8>>,
-    /// What is in the way.
+    /// Error that is in the way.
     pub error: EngineError,
 }
 
-/// What [`crate::Snapshot::sound_rows`] gives.
+/// An item of [`crate::Snapshot::sound_rows`].
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum SoundRow {
     /// A row.
     Row(KeyValue),
-    /// Rows that there may have been, behind those that were given before.
+    /// A range of keys whose rows, if there are any, do not read; it comes in key order among the rows.
     Missing(MissingRange),
 }
 
-/// Rows of a table in ascending order, and what is missing between them. Ends after the first error that is no damage.
+/// Rows of a table in ascending order, and the missing ranges between them. Ends after the first error that
+/// is not damage.
 #[derive(Debug)]
 pub struct SoundRows<'a, D: Nand = AnyNand> {
     rows: Range<'a, D>,
@@ -35,7 +36,7 @@ pub struct SoundRows<'a, D: Nand = AnyNand> {
     end_of: EndOf<'a>,
 }
 
-/// Tells where the leaf of a key ends, as far as the way to it reads.
+/// Gives the end of the leaf of a key, as far as the way to the leaf reads.
 pub(super) type EndOfKey<'a> = dyn Fn(&[u8]) -> Option<Vec<u8>> + 'a;
 
 pub(super) struct EndOf<'a>(pub(super) Box<EndOfKey<'a>>);
@@ -51,7 +52,7 @@ impl<'a, D: Nand> SoundRows<'a, D> {
         Self { rows, end_of: EndOf(end_of) }
     }
 
-    /// The range that `stopped` stands for, and has the rows go on behind it.
+    /// The range of keys that `stopped` stands for; the rows go on behind it.
     fn pass(&mut self, stopped: Stopped, error: EngineError) -> MissingRange {
         match stopped {
             Stopped::Row(key) => {
@@ -59,7 +60,7 @@ impl<'a, D: Nand> SoundRows<'a, D> {
                 MissingRange { high: Some(successor(&key)), low: key, error }
             }
             Stopped::Leaf(ScanRange { low, high }) => {
-                // A way that leads back is damaged, too.
+                // An end at or below the key, from a damaged way to the leaf, is damage too.
                 let end = (self.end_of.0)(&low).filter(|end| *end > low);
                 let end = match (end, &high) {
                     (Some(end), Some(high)) => Some(end.min(high.clone())),
@@ -88,7 +89,7 @@ impl<D: Nand> Iterator for SoundRows<'_, D> {
     }
 }
 
-/// Whether an error says that a page does not read, and nothing about others.
+/// Whether an error is about a page that does not read, so that other pages may still read.
 pub(crate) const fn is_damage(error: &EngineError) -> bool {
     matches!(
         error,

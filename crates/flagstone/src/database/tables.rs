@@ -6,15 +6,15 @@ use tracing::info;
 
 use super::{Database, Transaction};
 
-/// What stands between the name of a table and that of one of its indexes.
+/// Mark between the name of a table and the name of one of its indexes.
 const INDEX_MARK: char = '@';
 
-/// Refuses the name of an index, and of what could be taken for one.
+/// Refuses the name of an index, and each name that could be taken for one.
 pub(crate) fn require_plain(name: &str) -> Result<(), EngineError> {
     if name.contains(INDEX_MARK) { Err(EngineError::IndexName) } else { Ok(()) }
 }
 
-/// What the names of a table's indexes begin with.
+/// Common beginning of the names of a table's indexes.
 pub(crate) fn index_head(table: &str) -> String {
     format!("{table}{INDEX_MARK}")
 }
@@ -22,8 +22,8 @@ pub(crate) fn index_head(table: &str) -> String {
 impl<D: Nand> Database<D> {
     /// Opens a table, creating it durably when it does not exist.
     ///
-    /// A name with `@` is that of an index: `users@city` goes where `users` goes. Such a table is opened
-    /// here, but not created.
+    /// A name with `@` is the name of an index: `users@city` is renamed and dropped with `users`. Such a
+    /// table is opened by this call, but not created.
     ///
     /// ```
     /// # let directory = tempfile::tempdir()?;
@@ -40,8 +40,9 @@ impl<D: Nand> Database<D> {
     ///
     /// # Errors
     ///
-    /// When it does not exist: `IndexName`; `NameTooLong` when the name is longer than a key; `ReadOnly` in a
-    /// database that was opened to be read; `WearBudget` where that is used up. The device is full or failed.
+    /// When the table does not exist: `IndexName`; `NameTooLong` when the name is longer than a key;
+    /// `ReadOnly` in a database that was opened for reading; `WearBudget` where the budget is used up. The
+    /// device is full or failed.
     pub fn table(&self, name: &str) -> Result<Table, EngineError> {
         if let Some(table) = self.existing_table(name)? {
             return Ok(table);
@@ -50,7 +51,7 @@ impl<D: Nand> Database<D> {
         self.copied_table(name)
     }
 
-    /// As [`Database::table`], whatever the name: for copies of whole databases, indexes included.
+    /// As [`Database::table`], for any name: for copies of whole databases, indexes included.
     ///
     /// # Errors
     ///
@@ -82,9 +83,9 @@ impl<D: Nand> Database<D> {
         Ok(rows.into_iter().map(|key| String::from_utf8_lossy(&key).into_owned()).collect())
     }
 
-    /// Gives a table another name, and its indexes with it: `users@city` becomes `people@city`, and so does every
-    /// table whose name begins with `users@`. All of it at once, or nothing; no row is read or written, and tables
-    /// that are open stay so.
+    /// Gives a table another name, and renames its indexes with it: `users@city` becomes `people@city`, and
+    /// so does every table whose name begins with `users@`. The change is atomic; no row is read or written,
+    /// and open tables stay open.
     ///
     /// ```
     /// # let directory = tempfile::tempdir()?;
@@ -101,8 +102,8 @@ impl<D: Nand> Database<D> {
     ///
     /// # Errors
     ///
-    /// `NoTable` when there is no table `from`, `TableExists` when there is one of the new name, or of that
-    /// of an index; `IndexName` when the new name has an `@`; `NameTooLong` when a name is longer than a key;
+    /// `NoTable` when there is no table `from`, `TableExists` when the new name, or the new name of an index,
+    /// is taken; `IndexName` when the new name has an `@`; `NameTooLong` when a name is longer than a key;
     /// `WearBudget`; the device is full, read-only or failed.
     pub fn rename_table(&self, from: &str, to: &str) -> Result<(), EngineError> {
         require_plain(to)?;
@@ -114,13 +115,14 @@ impl<D: Nand> Database<D> {
         })
     }
 
-    /// Drops a table with all its rows, and its indexes with it: for `users`, every table whose name begins with
-    /// `users@`. All of it at once, or nothing: after a power cut the table is there as it was, or it is gone.
+    /// Drops a table with all its rows, and its indexes too: for `users`, every table whose name begins with
+    /// `users@`. The drop is atomic: after a power cut the table is there as it was, or it is gone.
     ///
-    /// Waits for transactions that have read or changed the table. Then it is gone for everybody but snapshots from before.
-    /// Its pages are freed before this returns, a few at a time, while other threads go on; what such a snapshot
-    /// still reads is freed after it has ended, and what a power cut leaves after the restart, by those who
-    /// commit. No row is written or logged for it: each page is read once.
+    /// Waits for transactions that have read or changed the table. Then it is gone for all but older
+    /// snapshots. Its pages are freed before this returns, a few at a time, while other threads go on; pages
+    /// that such a snapshot still reads are freed after it has ended, and pages that a power cut leaves are
+    /// freed after the restart, by threads that commit. No row is written or logged for a drop: each page is
+    /// read once.
     ///
     /// ```
     /// # let directory = tempfile::tempdir()?;
@@ -141,12 +143,12 @@ impl<D: Nand> Database<D> {
     /// # Ok::<(), Box<dyn std::error::Error>>(())
     /// ```
     ///
-    /// A table that is gone leaves nothing behind: any number of them may come and go. One that a snapshot reads counts
-    /// until the snapshot ends.
+    /// A dropped table leaves no trace: tables may come and go any number of times. A dropped table that a
+    /// snapshot reads counts until the snapshot ends.
     ///
     /// # Errors
     ///
-    /// `NoTable` when there is none; `LockTimeout`; `WearBudget`; the device is read-only or failed.
+    /// `NoTable` when there is no such table; `LockTimeout`; `WearBudget`; the device is read-only or failed.
     pub fn drop_table(&self, name: &str) -> Result<(), EngineError> {
         let dropped = self.change_tables(|transaction| {
             let names = with_indexes(transaction, name)?;
@@ -157,7 +159,7 @@ impl<D: Nand> Database<D> {
         })?;
         info!(name, "dropped a table");
         for table in dropped {
-            // The table is gone, whatever becomes of its pages now.
+            // The table is gone, even where its pages cannot be freed now.
             let _ = self.runtime().finish_drop(table);
         }
         Ok(())
@@ -181,7 +183,7 @@ impl<D: Nand> Database<D> {
     }
 }
 
-/// A table and its indexes: their names, and what of them stands behind the name of the table.
+/// A table and its indexes: their names, and the part of each behind the name of the table.
 fn with_indexes<D: Nand>(
     transaction: &Transaction<D>,
     name: &str,
@@ -204,8 +206,8 @@ mod tests {
 
     use super::*;
 
-    /// Goal: a drop waits for those who have changed rows, and who waits for a row of it meanwhile learns that
-    /// the table is gone.
+    /// Goal: a drop waits for transactions that have changed rows, and a transaction that waits for a row
+    /// meanwhile learns that the table is gone.
     #[test]
     fn a_drop_waits_for_transactions() {
         let profile = Profile::named("slc-2k").unwrap().with_block_count(64).unwrap();

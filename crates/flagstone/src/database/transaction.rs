@@ -22,10 +22,11 @@ use super::rows::{KeyValue, Range};
 pub struct Commit {
     /// Place in the order of commits.
     pub lsn: Lsn,
-    /// What was done to the flash during the calls of this transaction, by their threads: the program that
-    /// made it durable, and what they did besides for everybody, such as merges, checkpoints and garbage
-    /// collection. Whoever finds work does it, so one transaction pays for what many have put off, and a
-    /// flush that several share is on one bill. Bills add up to what the device did.
+    /// Work on the flash during the calls of this transaction, by their threads: the program that made it
+    /// durable, and background work for all transactions, such as merges, checkpoints and garbage collection.
+    /// Background work is done by the thread that finds it, so one transaction pays for work that many have
+    /// put off, and a flush that several share is on one bill. The sum of all bills is the work of the
+    /// device.
     ///
     /// ```
     /// use flagstone::{Cause, Database, Options};
@@ -47,7 +48,8 @@ pub struct Commit {
 /// A serializable read-write transaction; dropping it aborts.
 ///
 /// An operation may wait for other transactions, as long as [`crate::Options::lock_timeout`] lets it. When
-/// [`EngineError::Deadlock`] or [`EngineError::LockTimeout`] comes back the transaction is gone: begin it again.
+/// [`EngineError::Deadlock`] or [`EngineError::LockTimeout`] comes back the transaction is gone: begin it
+/// again.
 ///
 /// ```
 /// # let directory = tempfile::tempdir()?;
@@ -80,9 +82,9 @@ pub struct Transaction<D: Nand = AnyNand> {
     xid: Xid,
     is_over: bool,
     meter: Meter,
-    /// It has changed something, and so passed the budget of wear.
+    /// The transaction has changed something, and so has passed the budget of wear.
     is_admitted: AtomicBool,
-    /// Why it cannot be committed, if a change of it stopped half way.
+    /// Error of a change that stopped half way: the transaction cannot be committed.
     doom: Option<EngineError>,
 }
 
@@ -105,7 +107,7 @@ impl<D: Nand> Transaction<D> {
         }
     }
 
-    /// What `calls` give; what they do to the flash is on the bill of the transaction.
+    /// Result of `calls`, whose work on the flash goes on the bill of the transaction.
     fn run<T>(&self, calls: impl FnOnce() -> Result<T, EngineError>) -> Result<T, EngineError> {
         let result = self.meter.charge(calls);
         if matches!(result, Err(EngineError::Deadlock)) {
@@ -123,12 +125,12 @@ impl<D: Nand> Transaction<D> {
         Ok(())
     }
 
-    /// Makes a commit fail with `error`: a change that consists of several stopped half way.
+    /// Makes a commit fail with `error`, since a change in several parts stopped half way.
     pub(crate) fn doom(&mut self, error: &EngineError) {
         self.doom.get_or_insert_with(|| error.clone());
     }
 
-    /// What was done to the flash in this transaction's calls so far: see [`Commit::bill`].
+    /// Work on the flash in this transaction's calls so far: see [`Commit::bill`].
     #[must_use]
     pub fn bill(&self) -> Bill {
         self.meter.bill()
@@ -145,13 +147,13 @@ impl<D: Nand> Transaction<D> {
         self.run(|| self.runtime.rename_table(self.xid, from, to))
     }
 
-    /// Takes the table `name` out of the catalog; the commit makes it one that was dropped.
+    /// Takes the table `name` out of the catalog; with the commit the table is dropped.
     pub(super) fn drop_entry(&mut self, name: &str) -> Result<Table, EngineError> {
         self.admit()?;
         self.run(|| self.runtime.drop_table(self.xid, name))
     }
 
-    /// Names of tables that begin with `prefix`; none comes before the transaction ends.
+    /// Names of tables that begin with `prefix`; no such table can appear before the transaction ends.
     pub(super) fn names(&self, prefix: &str) -> Result<Vec<String>, EngineError> {
         let rows = self.rows(CATALOG, ScanRange::prefix(prefix.as_bytes()));
         rows.map(|row| Ok(String::from_utf8_lossy(&row?.0).into_owned())).collect()
@@ -206,8 +208,8 @@ impl<D: Nand> Transaction<D> {
         self.run(|| self.runtime.lock_key(self.xid, table, key))
     }
 
-    /// `size` bytes of the value at `offset`, fewer when it is shorter; reads no page when pending
-    /// changes hold them.
+    /// `size` bytes of the value at `offset`, fewer when the value is shorter; reads no page when pending
+    /// changes hold these bytes.
     ///
     /// # Errors
     ///
@@ -286,9 +288,9 @@ impl<D: Nand> Transaction<D> {
         self.run(|| self.runtime.delete(self.xid, table, key))
     }
 
-    /// Rows of a range in ascending order; [`Range::rev`] turns it around. From the first row on, all of the
-    /// range that is left is locked until the transaction ends, gaps included: others read it, and wait to
-    /// change it. What only reads does so without locks in a [`crate::Snapshot`].
+    /// Rows of a range in ascending order; [`Range::rev`] turns it around. From the first row on, the rest of
+    /// the range is locked until the transaction ends, gaps included: other transactions can read it, and
+    /// wait to change it. A reader that changes nothing reads without locks in a [`crate::Snapshot`].
     ///
     /// ```
     /// # let directory = tempfile::tempdir()?;
@@ -391,7 +393,7 @@ impl<D: Nand> Transaction<D> {
     ///
     /// # Errors
     ///
-    /// `NoSavepoint` when it is not one of this transaction's.
+    /// `NoSavepoint` when the savepoint is not one of this transaction's.
     pub fn rollback_to(&mut self, savepoint: Savepoint) -> Result<(), EngineError> {
         self.run(|| self.runtime.rollback_to(self.xid, savepoint))
     }
@@ -419,7 +421,7 @@ impl<D: Nand> Transaction<D> {
         self.is_over = true;
         self.meter.charge(|| self.runtime.settle(ticket.lsn, durability))?;
         trace!(lsn = ticket.lsn.0, ?durability, "committed");
-        // Work that fails is found again by whoever needs it; the commit stands.
+        // Work that fails is found again by the next caller that needs it; the commit stands.
         let _ = self.meter.charge(|| self.runtime.work_some());
         Ok(Commit { lsn: ticket.lsn, bill: self.bill() })
     }

@@ -45,7 +45,7 @@ impl<'a, D: Nand, W: FnMut(u64)> Writer<'a, D, W> {
         Ok(())
     }
 
-    /// Stores the rows of a range of `table`, and tells what of it is missing.
+    /// Stores the rows of a range of `table`, and reports its missing keys.
     pub(super) fn copy<S: Nand>(
         &mut self,
         source: &mut Scanned<S>,
@@ -70,7 +70,7 @@ impl<'a, D: Nand, W: FnMut(u64)> Writer<'a, D, W> {
         stored
     }
 
-    /// Stores a row; one that is too long is told to be missing.
+    /// Stores a row; a row that is too long is reported as missing.
     pub(super) fn put(
         &mut self,
         key: &[u8],

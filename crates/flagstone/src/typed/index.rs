@@ -1,15 +1,15 @@
 //! Secondary indexes of typed tables, kept in the transaction that changes a row.
 //!
-//! Owns which entries a row has, and the table each index lives in: `users@city` for the index `city` of
-//! the table `users`. An entry is a row of a [`MultiTable`](super::MultiTable): what the row is found by,
-//! then its key.
+//! Owns the entries of each row, and the name of the table of each index: `users@city` for the index `city`
+//! of the table `users`. An entry is a row of a [`MultiTable`](super::MultiTable): the index key of the row,
+//! then its own key.
 //!
 //! Invariants:
 //! - **N1** A transaction that changes a row through [`IndexedTable`] changes its entries too, or cannot
 //!   be committed.
 //! - **N2** An index is there with the entries of all rows, or not at all: it is made in one transaction, and
 //!   no other table is given such a name.
-//! - **N3** A table is opened with every index that it has: nobody changes rows and forgets one.
+//! - **N3** A table is opened with every index that it has: no change of a row forgets one.
 
 use std::fmt;
 use std::ops::{Bound, RangeBounds};
@@ -25,17 +25,17 @@ use super::table::{Reads, TypedRange, TypedTable, value_of};
 use super::value::Value;
 use crate::database::{AnyNand, Database, Transaction, index_head, require_plain};
 
-/// Whether an index lets several rows be found by the same.
+/// Whether several rows may have the same index key.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Uniqueness {
     Any,
     One,
 }
 
-/// A secondary index: a name, and what a row is found by.
+/// A secondary index: a name, and the function that gives the index keys of a row.
 ///
-/// Both are part of the program. A function that gives something else for a row than it gave when the
-/// row was stored makes the index wrong: give the new function a new name, or repair the index.
+/// Both are part of the program. A function that no longer gives the index keys under which a row was stored
+/// makes the index wrong: give the new function a new name, or repair the index.
 pub struct Index<K, V, I> {
     name: &'static str,
     uniqueness: Uniqueness,
@@ -49,13 +49,13 @@ impl<K, V, I> fmt::Debug for Index<K, V, I> {
 }
 
 impl<K: Key, V: Value, I: Key> Index<K, V, I> {
-    /// An index by what `found_by` gives: nothing, one or several.
+    /// An index by the keys that `found_by` gives: none, one or several.
     #[must_use]
     pub const fn new(name: &'static str, found_by: fn(&K, &V) -> Vec<I>) -> Self {
         Self { name, uniqueness: Uniqueness::Any, found_by }
     }
 
-    /// As [`Index::new`]; a second row that is found by the same is refused.
+    /// As [`Index::new`]; a second row with the same index key is refused.
     #[must_use]
     pub const fn unique(name: &'static str, found_by: fn(&K, &V) -> Vec<I>) -> Self {
         Self { name, uniqueness: Uniqueness::One, found_by }
@@ -65,7 +65,8 @@ impl<K: Key, V: Value, I: Key> Index<K, V, I> {
 /// The head of an entry, and the whole.
 type IndexEntry = (Vec<u8>, Vec<u8>);
 
-/// An index whose type of `I` nobody needs to know. Implemented by [`Index`] alone.
+/// An index without its type `I`, so that indexes of different types fit one list. Implemented by [`Index`]
+/// alone.
 pub trait AnyIndex<K, V>: fmt::Debug + Sync + sealed::Sealed {
     #[doc(hidden)]
     fn name(&self) -> &'static str;
@@ -152,21 +153,21 @@ impl<K, V> fmt::Debug for IndexedTable<K, V> {
     }
 }
 
-/// What a check of the indexes of a table found.
+/// Result of a check of the indexes of a table.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct IndexReport {
     /// Rows of the table.
     pub rows: u64,
-    /// Entries that belong there.
+    /// Entries that the rows should have.
     pub entries: u64,
-    /// Entries that are missing.
+    /// Entries among these that are missing.
     pub missing: u64,
     /// Entries that belong to no row.
     pub extra: u64,
 }
 
 impl IndexReport {
-    /// Whether every row is found, and nothing else.
+    /// Whether the entries are exactly the ones of the rows.
     #[must_use]
     pub const fn is_sound(&self) -> bool {
         self.missing == 0 && self.extra == 0
@@ -174,12 +175,12 @@ impl IndexReport {
 }
 
 impl<D: Nand> Database<D> {
-    /// Opens a typed table with its secondary indexes, creating what does not exist: the table first, then all
+    /// Opens a typed table with its secondary indexes, creating the missing ones: the table first, then all
     /// indexes that are new with the entries of all rows, in one transaction.
     ///
-    /// Each index is a table of its own, `users@city` for `city`. Whoever changes rows does it through
-    /// a table that was opened with all of them, and after the last one was made: a handle that was opened
-    /// before does not know it, and the bytes below know nothing of indexes.
+    /// Each index is a table of its own, `users@city` for `city`. Rows have to be changed through a table
+    /// that was opened with all indexes, after the last one was made: a handle that was opened before does
+    /// not know it, and the byte interface below knows nothing of indexes.
     ///
     /// ```
     /// # let directory = tempfile::tempdir()?;
@@ -273,7 +274,7 @@ fn fault(index: &str, fault: IndexFault) -> EngineError {
 }
 
 impl<K: Key, V: Value> IndexedTable<K, V> {
-    /// The table of the rows, to be read. Changes go through the indexed table.
+    /// The table of the rows, for reading. Changes go through the indexed table.
     #[must_use]
     pub const fn rows(&self) -> TypedTable<K, V> {
         self.rows
@@ -292,7 +293,7 @@ impl<K: Key, V: Value> IndexedTable<K, V> {
         self.rows.get(reads, key)
     }
 
-    /// Whether `key` has a value. It is neither loaded nor decoded.
+    /// Whether `key` has a value. The value is neither loaded nor decoded.
     ///
     /// # Errors
     ///
@@ -318,9 +319,9 @@ impl<K: Key, V: Value> IndexedTable<K, V> {
     ///
     /// # Errors
     ///
-    /// `Index` with `Duplicate`, or with `Stale` where a unique index has an entry in the way that belongs to no
-    /// row: nothing is changed. After any other error the transaction may have changed a part, and cannot be
-    /// committed (N1).
+    /// `Index` with `Duplicate`, or with `Stale` where a unique index has an entry in the way that belongs to
+    /// no row: nothing is changed. After any other error the transaction may have changed a part, and cannot
+    /// be committed (N1).
     pub fn put<D: Nand>(
         &self,
         transaction: &mut Transaction<D>,
@@ -346,8 +347,8 @@ impl<K: Key, V: Value> IndexedTable<K, V> {
         self.change(transaction, key, |old| old.map(|_| Change::Delete))
     }
 
-    /// Lets `change` work on the value of `key`, and follows with the entries; says whether the key was
-    /// there.
+    /// Lets `change` work on the value of `key`, and changes the entries of the row accordingly; says whether
+    /// the key was there.
     ///
     /// # Errors
     ///
@@ -423,7 +424,8 @@ impl<K: Key, V: Value> IndexedTable<K, V> {
         changed.map(|()| was_there)
     }
 
-    /// Refuses entries of a unique index whose place is taken. Their own row may have left them there stale.
+    /// Refuses entries of a unique index whose place is taken by another row. The same entry of the same row
+    /// may be there already, stale: it is no conflict.
     fn require_unique<'e, D: Nand>(
         &self,
         transaction: &Transaction<D>,
@@ -456,7 +458,7 @@ impl<K: Key, V: Value> IndexedTable<K, V> {
         found.ok_or_else(|| fault(index.name, IndexFault::Unknown))
     }
 
-    /// Keys of the rows that are found by `found_by`, in ascending order.
+    /// Keys of the rows with the index key `found_by`, in ascending order.
     ///
     /// # Errors
     ///
@@ -471,7 +473,7 @@ impl<K: Key, V: Value> IndexedTable<K, V> {
         Ok(MultiTable::<I, K>::over(table).values(reads, found_by))
     }
 
-    /// Rows that are found by `found_by`, in ascending order of their keys.
+    /// Rows with the index key `found_by`, in ascending order of their keys.
     ///
     /// # Errors
     ///
@@ -486,7 +488,7 @@ impl<K: Key, V: Value> IndexedTable<K, V> {
         Ok(FoundRows { keys, rows: self.rows, index: index.name, reads })
     }
 
-    /// What rows are found by and their keys, for a range of the former, in ascending order.
+    /// Index keys in a range, each with the key of its row, in ascending order.
     ///
     /// # Errors
     ///
@@ -498,7 +500,7 @@ impl<K: Key, V: Value> IndexedTable<K, V> {
         bounds: impl RangeBounds<I>,
     ) -> Result<Found<'a, I, K, R::Device>, EngineError> {
         let table = self.kept(index)?.table;
-        // An entry goes on behind what it is found by: a bound stands before or behind all of these.
+        // An entry goes on behind its index key: a bound stands before or behind all entries of this key.
         let (mut low, mut high) = (Vec::new(), None);
         match bounds.start_bound() {
             Bound::Unbounded => {}
@@ -521,7 +523,7 @@ impl<K: Key, V: Value> IndexedTable<K, V> {
     ///
     /// # Errors
     ///
-    /// See [`EngineError`]; what does not fit is part of the report.
+    /// See [`EngineError`]; entries that do not fit are part of the report.
     pub fn check_indexes(&self, reads: &impl Reads) -> Result<IndexReport, EngineError> {
         let mut report = IndexReport::default();
         for row in self.rows.range(reads, ..) {
@@ -543,7 +545,8 @@ impl<K: Key, V: Value> IndexedTable<K, V> {
         Ok(report)
     }
 
-    /// Makes every index fit the rows, and says what did not. Changes what differs alone.
+    /// Makes every index fit the rows, and reports the entries that did not. Changes only the entries that
+    /// differ.
     ///
     /// # Errors
     ///
@@ -629,14 +632,14 @@ impl<K: Key, V: Value> IndexedTable<K, V> {
 /// Rows or entries that a repair reads before it changes some.
 const REPAIR_ROWS: usize = 256;
 
-/// What becomes of a row.
+/// A change of a row.
 enum Change {
     /// Its bytes, and its entries.
     Put(Vec<u8>, Vec<Vec<IndexEntry>>),
     Delete,
 }
 
-/// What `after` has and `before` lacks; both are sorted.
+/// Entries that `after` has and `before` lacks; both are sorted.
 fn added<'a>(
     before: &'a [IndexEntry],
     after: &'a [IndexEntry],
@@ -644,8 +647,8 @@ fn added<'a>(
     after.iter().filter(|entry| before.binary_search(entry).is_err())
 }
 
-/// Rows that are found by something. Ends after an error of the index; one of a row takes the place of that row,
-/// and the next ones follow.
+/// Rows found through an index. Ends after an error of the index; an error of a row takes the place of that
+/// row, and the next rows follow.
 pub struct FoundRows<'a, K, V, R: Reads> {
     keys: Values<'a, K, R::Device>,
     rows: TypedTable<K, V>,
@@ -660,7 +663,7 @@ impl<K, V, R: Reads> fmt::Debug for FoundRows<'_, K, V, R> {
 }
 
 impl<K, V, R: Reads> FoundRows<'_, K, V, R> {
-    /// The same in descending order; to be called before the first one is taken.
+    /// The same rows in descending order; to be called before the first row is taken.
     #[must_use]
     pub fn rev(self) -> Self {
         Self { keys: self.keys.rev(), ..self }
@@ -681,7 +684,7 @@ impl<K: Key, V: Value, R: Reads> Iterator for FoundRows<'_, K, V, R> {
     }
 }
 
-/// Entries of a range of an index: what rows are found by, and their keys.
+/// Entries of a range of an index: index keys, and keys of rows.
 pub struct Found<'a, I, K, D: Nand = AnyNand> {
     entries: TypedRange<'a, (I, K), (), D>,
 }
@@ -693,7 +696,7 @@ impl<I, K, D: Nand> fmt::Debug for Found<'_, I, K, D> {
 }
 
 impl<I, K, D: Nand> Found<'_, I, K, D> {
-    /// The same in descending order; to be called before the first one is taken.
+    /// The same entries in descending order; to be called before the first entry is taken.
     #[must_use]
     pub fn rev(self) -> Self {
         Self { entries: self.entries.rev() }

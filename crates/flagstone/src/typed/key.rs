@@ -1,12 +1,12 @@
 //! Keys: bytes that are ordered as the values are.
 //!
-//! Owns the encodings of keys. They are part of what is stored: an encoding never changes.
+//! Owns the encodings of keys. Encodings are part of the stored data: an encoding never changes.
 //!
 //! Invariants:
 //! - **K1** Order: for two values of one type, comparing the bytes compares the values.
-//! - **K2** Round trip: decoding gives back what was encoded, and refuses all other bytes.
-//! - **K3** No encoding made by `encode_part` is a prefix of another one of its type, so that what follows
-//!   it never decides against it. `encode_end` needs not keep this: nothing follows.
+//! - **K2** Round trip: decoding gives back the encoded value, and refuses all other bytes.
+//! - **K3** No encoding made by `encode_part` is a prefix of another one of its type, so that the bytes
+//!   behind it never reverse its order. `encode_end` needs not keep this: nothing follows.
 //!
 //! | type | bytes |
 //! | --- | --- |
@@ -21,7 +21,7 @@
 
 use super::DecodeError;
 
-/// What can be turned into the bytes of a key: keys, and what they are found by (`str`, `[u8]`).
+/// Values that can be turned into the bytes of a key: keys, and the forms that find them (`str`, `[u8]`).
 pub trait EncodeKey {
     /// Appends bytes that say where they end (K1, K3).
     fn encode_part(&self, out: &mut Vec<u8>);
@@ -42,8 +42,8 @@ pub trait EncodeKey {
 /// A type of keys. `#[derive(Key)]` makes one of a structure or an enumeration of keys; the derived
 /// order of its values (`Ord`) is that of its keys.
 ///
-/// Floating-point numbers are no keys: they have no total order that everybody means. Nor are enumerations
-/// that number their variants: `Ord` would go by the numbers, keys go by the places.
+/// Floating-point numbers are no keys: they have no total order on which all users agree. Enumerations that
+/// number their variants are no keys, either: `Ord` would go by the numbers, keys go by the places.
 ///
 /// ```compile_fail
 /// #[derive(PartialEq, PartialOrd, flagstone::Key)]
@@ -75,14 +75,14 @@ pub trait Key: EncodeKey + Sized {
     ///
     /// # Errors
     ///
-    /// The bytes are not what [`EncodeKey::encode_part`] makes.
+    /// The bytes are not an encoding by [`EncodeKey::encode_part`].
     fn decode_part(bytes: &mut &[u8]) -> Result<Self, DecodeError>;
 
     /// Takes the last part of a key, all of `bytes`.
     ///
     /// # Errors
     ///
-    /// The bytes are not what [`EncodeKey::encode_end`] makes, or go on.
+    /// The bytes are not an encoding by [`EncodeKey::encode_end`], or more bytes follow.
     fn decode_end(mut bytes: &[u8]) -> Result<Self, DecodeError> {
         let key = Self::decode_part(&mut bytes)?;
         if bytes.is_empty() { Ok(key) } else { Err(DecodeError::Trailing) }
@@ -169,7 +169,8 @@ impl Key for char {
 
 /// Stands for a 0 inside a byte string, after a 0.
 const ESCAPED: u8 = 0xFF;
-/// Ends a byte string, after a 0. Below [`ESCAPED`]: a string comes before those it begins.
+/// Ends a byte string, after a 0. Below [`ESCAPED`]: a string comes before each longer string that begins
+/// with it.
 const ENDED: u8 = 0x01;
 
 impl EncodeKey for [u8] {
@@ -352,7 +353,7 @@ tuples! {
     (A B C E F) G;
 }
 
-/// What finds a key of type `K`: the key itself, or `str` for `String` and `[u8]` for `Vec<u8>`.
+/// Forms that find a key of type `K`: the key itself, or `str` for `String` and `[u8]` for `Vec<u8>`.
 pub trait Finds<K>: EncodeKey {}
 
 impl<K: Key> Finds<K> for K {}

@@ -63,7 +63,7 @@ impl<D: Nand> Database<D> {
     }
 }
 
-/// What the rows of a key begin with.
+/// Common beginning of the rows of a key.
 fn head<Q: EncodeKey + ?Sized>(key: &Q) -> Vec<u8> {
     let mut head = Vec::new();
     key.encode_part(&mut head);
@@ -89,7 +89,7 @@ impl<K: Key, V: Key> MultiTable<K, V> {
         self.rows.table()
     }
 
-    /// Adds a value to those of `key`, or leaves it there; reads nothing.
+    /// Adds a value to the set of `key`, if it is not there yet; reads nothing.
     ///
     /// # Errors
     ///
@@ -103,7 +103,7 @@ impl<K: Key, V: Key> MultiTable<K, V> {
         transaction.put(self.table(), &row(key, value), &[])
     }
 
-    /// Removes a value from those of `key`, whether it is there or not; reads nothing.
+    /// Removes a value from the set of `key`, whether it is there or not; reads nothing.
     ///
     /// # Errors
     ///

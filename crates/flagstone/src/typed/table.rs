@@ -16,7 +16,7 @@ mod sealed {
     impl<D: flagstone_nand::Nand> Sealed for crate::Snapshot<D> {}
 }
 
-/// Who can read a typed table: a [`Transaction`] or a [`Snapshot`].
+/// Readers of a typed table: a [`Transaction`] or a [`Snapshot`].
 pub trait Reads: sealed::Sealed {
     /// The device below.
     type Device: Nand;
@@ -80,7 +80,7 @@ const fn undecodable(part: RowPart, source: DecodeError) -> EngineError {
 
 /// A table with keys of type `K` and values of type `V`: cheap to copy, valid while the database is open.
 ///
-/// The types are a promise of the program, not part of what is stored: bytes that are no `K` or `V` give
+/// The types are a promise of the program, not part of the stored data: bytes that are no `K` or `V` give
 /// [`EngineError::Decode`].
 ///
 /// ```
@@ -168,7 +168,7 @@ impl<K: Key, V: Value> TypedTable<K, V> {
         row.as_deref().map(value_of).transpose()
     }
 
-    /// Whether `key` has a value. It is neither loaded nor decoded.
+    /// Whether `key` has a value. The value is neither loaded nor decoded.
     ///
     /// # Errors
     ///
@@ -208,8 +208,8 @@ impl<K: Key, V: Value> TypedTable<K, V> {
         transaction.delete(self.table, &key.to_key())
     }
 
-    /// Lets `change` work on the value of `key`, under a lock; says whether the key was there. Where the
-    /// row keeps its length, the bytes that differ are all that is logged.
+    /// Lets `change` work on the value of `key`, under a lock; says whether the key was there. Where the row
+    /// keeps its length, only the bytes that differ are logged.
     ///
     /// # Errors
     ///
@@ -228,7 +228,7 @@ impl<K: Key, V: Value> TypedTable<K, V> {
         Ok(true)
     }
 
-    /// The value of `key`, which gets the one that `make` gives if it is absent.
+    /// The value of `key`; where the key is absent, it gets the value of `make` first.
     ///
     /// # Errors
     ///
@@ -295,7 +295,7 @@ impl<K: Key, V: Value> TypedTable<K, V> {
     ///
     /// # Errors
     ///
-    /// See [`EngineError`]. A row that cannot be decoded stays, and ends it.
+    /// See [`EngineError`]. A row that cannot be decoded stays, and ends the call.
     pub fn retain<D: Nand>(
         &self,
         transaction: &mut Transaction<D>,

@@ -1,4 +1,4 @@
-//! Encodings: order, round trips, and bytes that nobody wrote.
+//! Encodings: order, round trips, and bytes that no encoder wrote.
 
 use std::fmt::Debug;
 
@@ -16,7 +16,7 @@ fn keep_their_order<K: Key + Ord + Debug + Clone>(one: &K, other: &K, then: (u8,
     assert_eq!(<(K, u8)>::from_key(&long.to_key()).expect("it was encoded"), long);
 }
 
-/// Whatever the bytes are, they are no key or the key of one value (K2).
+/// Any bytes are no key, or the key of one value (K2).
 fn are_refused_or_canonical<K: Key + Debug>(bytes: &[u8]) {
     if let Ok(key) = K::from_key(bytes) {
         assert_eq!(key.to_key(), bytes, "{key:?}");
@@ -140,7 +140,7 @@ proptest! {
                 prop_assert!(Everything::from_row(&row[..length]).is_err(), "{}", length);
             }
         }
-        // Inside another value there is no end of a row to tell by.
+        // Inside another value the end of a row cannot be told.
         let mut bytes = &row[..without_latest];
         prop_assert!(Everything::decode(&mut bytes).is_err());
     }
@@ -180,7 +180,7 @@ fn a_count_that_lies_allocates_nothing() {
     assert_eq!(Vec::<u64>::from_row(&[0x80, 0]), Err(DecodeError::Count));
 }
 
-/// Goal: a list of what takes no bytes comes back, however long, and in one form alone.
+/// Goal: a list of elements without bytes comes back, however long, and in one form alone.
 #[test]
 fn lists_of_nothing_come_back() {
     for count in [0, 1, 65_535, 65_536, 100_000] {

@@ -1,10 +1,10 @@
-//! Values: bytes for what a row holds.
+//! Values: bytes for the content of a row.
 //!
-//! Owns the encodings of values. They are part of what is stored: an encoding never changes. Decoding
-//! believes nothing: any bytes give a value or an error, and a size that lies allocates nothing.
+//! Owns the encodings of values. Encodings are part of the stored data: an encoding never changes. Decoding
+//! trusts no byte: any bytes give a value or an error, and a false size allocates nothing.
 //!
 //! Invariants:
-//! - **V1** Decoding gives back what was encoded.
+//! - **V1** Decoding gives back the encoded value.
 //! - **V2** `encode` says where it ends, so that values stand one behind the other.
 //!
 //! | type | bytes |
@@ -18,20 +18,20 @@
 //! | derived structures | their fields in order |
 //! | derived enumerations | number of the variant (1 byte), then its fields |
 //!
-//! What `Vec` says it has must be believable by the bytes that follow. So more than 65,535 elements that take no
-//! bytes, as `()`, are followed by a zero each.
+//! A count in the head of a `Vec` must be plausible by the bytes that follow. So more than 65,535 elements
+//! that take no bytes, as `()`, are followed by a zero each.
 //!
-//! A `String` or a `Vec<u8>` that is the whole row is its bytes as they are, so that a typed table of
-//! them is a table for everybody else too.
+//! A `String` or a `Vec<u8>` that is the whole row is its bytes as they are, so that a typed table of them is
+//! a plain table for every other reader too.
 
 use super::{DecodeError, take, take_array};
 
 /// A type of values. `#[derive(Value)]` makes one of a structure or an enumeration of values.
 ///
-/// Rows outlive the types they were written with. A field that was added at the end of a structure, and
-/// is marked `#[flagstone(default)]`, gets its default where a row ends before it; a variant that was
-/// added at the end of an enumeration changes none of the others. Nothing else can be changed. Inside
-/// other values a row does not end, so that there every field must be there.
+/// Rows outlive the types they were written with. A field that was added at the end of a structure, and is
+/// marked `#[flagstone(default)]`, gets its default where a row ends before it; a variant that was added at
+/// the end of an enumeration changes none of the others. No other change of a type is possible. Inside other
+/// values a row does not end, so that there every field must be there.
 ///
 /// A type cannot contain itself, not even in a list: a row of a few bytes could nest too deep to be read.
 ///
@@ -88,7 +88,7 @@ use super::{DecodeError, take, take_array};
 /// # Ok::<(), flagstone::DecodeError>(())
 /// ```
 pub trait Value: Sized {
-    /// Those of the parts: a type that contains itself has none, and does not compile.
+    /// The `ACYCLIC` of the parts: a type that contains itself has none, and does not compile.
     #[doc(hidden)]
     const ACYCLIC: () = ();
 
@@ -99,7 +99,7 @@ pub trait Value: Sized {
     ///
     /// # Errors
     ///
-    /// The bytes are not what [`Value::encode`] makes.
+    /// The bytes are not an encoding by [`Value::encode`].
     fn decode(bytes: &mut &[u8]) -> Result<Self, DecodeError>;
 
     /// The bytes of the whole row.
@@ -128,7 +128,7 @@ pub trait Value: Sized {
     /// Takes elements of a list; bytes come as one piece.
     #[doc(hidden)]
     fn decode_all(count: usize, bytes: &mut &[u8]) -> Result<Vec<Self>, DecodeError> {
-        // An element that takes no bytes would make any count believable.
+        // An element without bytes would make any count plausible.
         if count > bytes.len().max(EMPTY_COUNT_MAX) {
             return Err(DecodeError::Truncated);
         }
@@ -194,7 +194,7 @@ fn decode_count(bytes: &mut &[u8]) -> Result<usize, DecodeError> {
         }
         count |= shifted;
         if byte < 0x80 {
-            // One way to write a count: no byte of zeros at its end.
+            // A count has one form only: no byte of zeros at its end.
             return if byte == 0 && shift > 0 { Err(DecodeError::Count) } else { Ok(count) };
         }
     }

@@ -1,4 +1,4 @@
-//! Backups: what comes back is what one moment saw, and a backup that is not whole is refused.
+//! Backups: a restore gives the rows of one moment, and a backup that is not whole is refused.
 
 use std::collections::BTreeMap;
 
@@ -49,7 +49,7 @@ fn backup_of(database: &Database<SimNand>) -> Vec<u8> {
 proptest! {
     #![proptest_config(ProptestConfig::with_cases(24))]
 
-    /// Whatever the tables hold, another chip with other pages gets the same.
+    /// Tables with any content come back on another chip with other pages.
     #[test]
     fn what_was_backed_up_comes_back(
         model in prop::collection::btree_map(
@@ -149,8 +149,8 @@ fn a_sink_that_fails_ends_the_backup() {
 
 /// Goal: a backup is of one moment although the database changes under it.
 ///
-/// Method: whenever the backup says how far it has come, money moves from an account that it has passed
-/// to one that it has not, durably, with merges on the way. The backup must not see any of it.
+/// Method: at each progress report of the backup, money moves from an account that it has passed to one that
+/// it has not, durably, with merges on the way. The backup must not see any of these moves.
 #[test]
 fn a_backup_under_way_sees_one_moment() {
     const ACCOUNTS: u32 = 4_000;
@@ -178,8 +178,8 @@ fn a_backup_under_way_sees_one_moment() {
     assert!(content(&database) != before);
 }
 
-/// Goal: a leaf that was damaged while the database was closed is found when it is opened, if the
-/// options ask for it.
+/// Goal: a leaf that was damaged while the database was closed is found when the database is opened, if the
+/// options ask for that.
 ///
 /// Method: the bytes of one value are changed in the file, where a merge has put them.
 #[test]
@@ -247,8 +247,8 @@ fn a_restored_copy_is_dense() {
     assert!(copy.leaves * 5 < original.leaves * 4, "{} of {}", copy.leaves, original.leaves);
 }
 
-/// Goal: what a restore holds at a time fits in memory. Method: rows of a few bytes, whose keep in memory
-/// is many times their size.
+/// Goal: the rows that a restore holds at a time fit in memory. Method: rows of a few bytes, which take many
+/// times their size in memory.
 #[test]
 fn a_restore_of_small_rows_spills_nothing() {
     let database = created("slc-2k", 64);

@@ -1,4 +1,4 @@
-//! Threads on a file that serves several at a time, and what they promise each other when power fails.
+//! Threads on a file that serves several at a time: their commits and reads when power fails.
 
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Barrier, Condvar, Mutex, mpsc};
@@ -24,13 +24,13 @@ impl Together {
     }
 
     fn with<T>(&self, call: impl FnOnce(&mut SimStorage) -> T) -> T {
-        // Whoever has the space would have it during this, too.
+        // Another thread could take the space here, too.
         thread::yield_now();
         call(&mut self.file.lock().unwrap())
     }
 }
 
-/// Where syncs are held up, if somebody wants that.
+/// Holds up syncs on request.
 #[derive(Debug, Default)]
 struct Gate {
     state: Mutex<GateState>,
@@ -42,7 +42,7 @@ struct GateState {
     is_shut: bool,
     has_ended: bool,
     waiting: usize,
-    /// Syncs that may pass although it is shut.
+    /// Syncs that may pass although the gate is shut.
     passes: usize,
 }
 
@@ -145,8 +145,8 @@ fn draw(state: &mut u64, end: u64) -> u64 {
     (*state >> 33) % end
 }
 
-/// Commits until something fails. Each commit writes its number under two keys of the thread, and a row of
-/// everybody; `acknowledged` is the last that returned.
+/// Commits until an operation fails. Each commit writes its number under two keys of the thread, and a row
+/// that all threads share; `acknowledged` is the last that returned.
 fn write(database: &Shared, table: Table, thread: u64, seed: u64, acknowledged: &AtomicU64) {
     let mut state = seed ^ (thread << 32);
     for number in 1..100_000_u64 {
@@ -166,7 +166,7 @@ fn write(database: &Shared, table: Table, thread: u64, seed: u64, acknowledged: 
     panic!("power does not fail");
 }
 
-/// Reads rows until something fails or nobody writes any more: with an early cut all rows are in memory, and
+/// Reads rows until a read fails or all writers have ended: with an early cut all rows are in memory, and
 /// every read succeeds without power.
 fn read(database: &Shared, table: Table, seed: u64, writers: &AtomicU64) {
     let mut state = seed;
@@ -174,15 +174,15 @@ fn read(database: &Shared, table: Table, seed: u64, writers: &AtomicU64) {
         let Ok(snapshot) = database.snapshot() else { return };
         match snapshot.get(table, &key(draw(&mut state, ROWS))) {
             Ok(value) => assert_eq!(value.map(|value| value.len()), Some(120)),
-            // What is not in memory cannot be read without power.
+            // A page that is not in memory cannot be read without power.
             Err(_) => return,
         }
     }
 }
 
-/// Goal (D1, D10): whenever power fails and whatever of the writes since the last sync survives, each commit
-/// that returned is there, and the one behind it completely or not at all. Method: threads that write and
-/// one that reads, on a file that does what they ask for at a time; a seed draws where it is cut and how.
+/// Goal (D1, D10): whenever power fails, and whichever writes since the last sync survive, each commit that
+/// returned is there, and the one behind it completely or not at all. Method: threads that write and one that
+/// reads, on a file that serves them at the same time; a seed draws the place and the kind of the cut.
 #[test]
 fn commits_of_threads_survive_cuts_of_a_shared_file() {
     for seed in 0..24 {
@@ -243,9 +243,9 @@ fn commits_of_threads_survive_cuts_of_a_shared_file() {
     }
 }
 
-/// Goal (W1): who reads a page waits for no sync, whatever it makes durable: a flush, what left memory of a large
-/// transaction, or leaves that commit it. Method: syncs are held up; a reader goes over a table that memory does not
-/// hold. With a reader that waits this test does not go on.
+/// Goal (W1): a reader of a page waits for no sync, whether of a flush, of the spilled changes of a large
+/// transaction, or of leaves that commit one. Method: syncs are held up; a reader goes over a table that
+/// memory does not hold. With a reader that waits this test does not go on.
 #[test]
 fn readers_wait_for_no_sync() {
     let profile = Profile::named("segment-file").unwrap().with_block_count(64).unwrap();

@@ -1,4 +1,4 @@
-//! What transactions cost the flash: bills add up to what the device did.
+//! Cost of transactions on the flash: bills add up to the work of the device.
 
 use flagstone::{Bill, Cause, Database, Options, Table};
 use flagstone_nand::{Nand as _, Profile, SimNand};
@@ -32,7 +32,7 @@ fn change(database: &Database<SimNand>, table: Table, first: u32, step: usize) -
     (first..16_000).step_by(step).map(commit).sum()
 }
 
-/// Goal: no program or erase is on no bill, and none is on two.
+/// Goal: each program and erase is on exactly one bill.
 ///
 /// Method: small memory and a small chip, so that commits merge, checkpoint and collect garbage. The
 /// bills' sum is compared with the space's counters, and these with the device's.
@@ -88,7 +88,7 @@ fn a_value_with_pages_of_its_own_is_on_the_bill_before_the_commit() {
     assert!(bill.programs() > before.programs(), "the log's page comes on top");
 }
 
-/// Goal: what a scan merges to make way is on the bill of the transaction that scans.
+/// Goal: merges that a scan does to make room in memory are on the bill of the scanning transaction.
 ///
 /// Method: commits that are larger than memory, so that their changes come back when they are read.
 #[test]

@@ -73,7 +73,7 @@ fn names(directory: &TempDir) -> Vec<String> {
     names
 }
 
-/// Leaves what a compaction leaves that is killed: a file of its own number.
+/// Leaves the remains of a compaction that is killed: an unfinished file with a number of its own.
 fn left_unfinished(path: &Path) {
     let (making, mut storage) = Making::begin(path, FileLock::Required).unwrap();
     storage.fill(10_000, 1).unwrap();
@@ -83,9 +83,9 @@ fn left_unfinished(path: &Path) {
     fs::rename(&kept, &unfinished).unwrap();
 }
 
-/// Goal: all rows and tables are there, in fewer pages, in a file of the same size and access, which a
-/// link still points to. Method: a tree thinned out; a half-written copy of before lies in the way, and beside it
-/// somebody's file with nearly its name.
+/// Goal: all rows and tables are there, in fewer pages, in a file of the same size and access, which a link
+/// still points to. Method: a tree thinned out; an earlier half-written copy lies in the way, and beside it a
+/// foreign file with nearly its name.
 #[test]
 fn a_compacted_database_holds_the_same_in_fewer_pages() {
     let (directory, path, model) = thinned();
@@ -128,8 +128,9 @@ fn a_compacted_database_holds_the_same_in_fewer_pages() {
     assert_eq!(content(&path), model);
 }
 
-/// Goal: a file with two names is not made two databases. Method: a hard link to it, before; one that comes while it
-/// is written anew; afterwards both names have all rows, and without the link it is compacted.
+/// Goal: a file with two names is not made two databases. Method: a hard link to it, before; a link that
+/// comes while the file is written anew; afterwards both names have all rows, and without the link the file
+/// is compacted.
 #[test]
 fn a_file_with_two_names_is_not_compacted() {
     let (directory, path, model) = thinned();
@@ -151,8 +152,8 @@ fn a_file_with_two_names_is_not_compacted() {
     assert_eq!(content(&path), model);
 }
 
-/// Goal: a name as long as the host takes is as good as any. Method: a name of 255 bytes, created, opened, compacted, in
-/// a directory with nothing else.
+/// Goal: a name as long as the host takes is as good as any. Method: a name of 255 bytes, created, opened,
+/// compacted, in a directory with nothing else.
 #[test]
 fn a_database_may_have_the_longest_name() {
     let directory = tempfile::tempdir().unwrap();
@@ -165,8 +166,8 @@ fn a_database_may_have_the_longest_name() {
     assert_eq!(names(&directory).len(), 1);
 }
 
-/// Goal: what cannot be compacted stays as it is. Method: an image, an open database, no database, and
-/// options that the database does not take.
+/// Goal: a database that cannot be compacted stays as it is. Method: an image, an open database, no database,
+/// and options that the database does not take.
 #[test]
 fn what_is_not_compacted_is_left_alone() {
     let (directory, path, model) = thinned();

@@ -1,7 +1,8 @@
-//! Commits that nobody waits for: snapshots, backups and what a cut leaves show each of them whole.
+//! Commits without a wait for durability: snapshots, backups and restarts after a cut show each of them
+//! whole.
 //!
-//! The rows add up to 0 after each transaction. More log than a sixteenth of the memory waits again and again,
-//! so that flushes begin which no commit asked for.
+//! The rows add up to 0 after each transaction. More log than a sixteenth of the memory waits again and
+//! again, so that flushes begin which no commit asked for.
 
 use std::sync::atomic::{AtomicBool, Ordering};
 
@@ -55,7 +56,7 @@ fn sum<D: Nand>(database: &Database<D>, table: Table) -> i64 {
     snapshot.range(table, ..).map(|row| amount(&row.unwrap().1)).sum()
 }
 
-/// What a cut after `count` transfers leaves adds up to.
+/// Sum of all accounts after a cut behind `count` transfers.
 fn sum_after_a_cut(count: u32, plant: impl Fn(&Database<SimNand>)) -> i64 {
     let database = Database::create_on(chip(1), &options()).unwrap();
     let table = accounts(&database);
@@ -68,7 +69,7 @@ fn sum_after_a_cut(count: u32, plant: impl Fn(&Database<SimNand>)) -> i64 {
     sum(&database, table)
 }
 
-/// How many of the snapshots between `count` transfers show half of one.
+/// Number of snapshots between `count` transfers that show half of a transfer.
 fn torn_snapshots(count: u32, plant: impl Fn(&Database<SimNand>)) -> u32 {
     let database = Database::create_on(chip(1), &options()).unwrap();
     let table = accounts(&database);
@@ -111,8 +112,9 @@ fn a_backup_holds_no_half_of_a_deferred_commit() {
     }
 }
 
-/// Goal: a durable commit is in every snapshot that begins after it, and there after a cut, whatever others
-/// defer meanwhile. Method: a thread counts rows of its own up, each durably, beside threads of transfers.
+/// Goal: a durable commit is in every snapshot that begins after it, and there after a cut, beside any
+/// deferred commits of other threads. Method: a thread counts rows of its own up, each durably, beside
+/// threads of transfers.
 #[test]
 fn what_was_acknowledged_beside_deferred_commits_stays() {
     for seed in 0..6 {

@@ -1,5 +1,5 @@
-//! Full is no trap: whatever filled a device, with whatever memory, all of it can be deleted, and the device is
-//! used again.
+//! Full is no trap: after any filling, with any memory, all rows can be deleted, and the device is used
+//! again.
 
 use std::ops::Range;
 
@@ -8,7 +8,7 @@ use flagstone_nand::{Crashable, Nand, Profile, SegmentFile, SimNand, SimStorage}
 
 const KIB: usize = 1 << 10;
 
-/// How rows are made to go, or to take less.
+/// Ways to delete rows, or to shorten them.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Way {
     Delete,
@@ -26,7 +26,7 @@ enum Order {
     Mixed,
 }
 
-/// What a device is filled with.
+/// Parameters for filling a device.
 #[derive(Clone, Copy, Debug)]
 struct Load {
     memory: usize,
@@ -48,7 +48,7 @@ impl Load {
         }
     }
 
-    /// Puts rows until not one more is taken; how many there are.
+    /// Puts rows until not one more is taken; gives their number.
     fn fill<D: Nand>(self, database: &Database<D>, table: Table) -> u64 {
         let (mut count, mut rows) = (0, self.rows);
         loop {
@@ -90,8 +90,8 @@ impl Load {
         transaction.commit().map(drop)
     }
 
-    /// Changes rows in transactions as large as they are taken. One that deletes is never told that the device is full:
-    /// it is too large, and smaller ones pass.
+    /// Changes rows in transactions as large as they are taken. A transaction that deletes never gets the
+    /// error that the device is full, but that it is too large, and smaller ones pass.
     fn change_all<D: Nand>(self, database: &Database<D>, table: Table, way: Way, rows: Range<u64>) {
         let (mut from, mut size) = (rows.start, rows.end - rows.start);
         while from < rows.end {
@@ -105,7 +105,7 @@ impl Load {
         }
     }
 
-    /// Fills the device, and empties it in one way: in one transaction if that is taken.
+    /// Fills the device, and empties it in one way: in one transaction if that is accepted.
     fn live<D: Crashable>(self, device: D, way: Way) {
         let database = Database::create_on(device, &self.options()).unwrap();
         let table = database.table("t").unwrap();
@@ -155,9 +155,9 @@ fn grown_file(pages_per_block: u32, size_max: u64) -> SegmentFile<SimStorage> {
     SegmentFile::open(storage).unwrap()
 }
 
-/// Goal (promise 6): all rows of a full device are deleted, in one transaction or in smaller ones where that is
-/// what it asks for, and the room is there again. Method: devices of each kind, full of small rows, with little memory
-/// and with much, by each way to delete or to shorten; opened again in between.
+/// Goal (promise 6): all rows of a full device are deleted, in one transaction, or in smaller ones where the
+/// error asks for that, and the room is there again. Method: devices of each kind, full of small rows, with
+/// little memory and with much, by each way to delete or to shorten; opened again in between.
 #[test]
 fn full_devices_are_emptied() {
     for memory in [128 * KIB, 1 << 20, 16 << 20] {
@@ -203,8 +203,9 @@ fn a_full_device_is_emptied_by_many_threads() {
     }
 }
 
-/// Goal (rule D7): a file that its host lets grow no more finds room for its log, however often it is filled and
-/// emptied with little memory. Method: small blocks, of which the log has few, and large transactions in key order.
+/// Goal (rule D7): a file whose host has no more room for it finds room for its log, however often it is
+/// filled and emptied with little memory. Method: small blocks, of which the log has few, and large
+/// transactions in key order.
 #[test]
 fn the_log_of_a_file_that_cannot_grow_has_room() {
     for value_size in [20, 100, 400, 1_000] {

@@ -33,9 +33,9 @@ fn key(row: u32) -> [u8; 4] {
     row.to_be_bytes()
 }
 
-/// Goal: a large commit is never refused because another thread's flush takes its time, nor told to have
-/// failed and kept. Method: syncs that take long, one thread with small commits, one with large ones that
-/// are claimed.
+/// Goal: a large commit is never refused because another thread's flush takes its time, nor reported as
+/// failed and then kept. Method: syncs that take long, one thread with small commits, one with large commits
+/// that are claimed.
 #[test]
 fn commits_that_wait_for_a_slow_flush_are_not_refused() {
     let mut profile = Profile::named("segment-file").unwrap();
@@ -83,7 +83,7 @@ fn commits_that_wait_for_a_slow_flush_are_not_refused() {
     assert!(database.stats().engine.claimed_pages > 0, "nothing was claimed");
 }
 
-/// A chip whose log has more commits than little memory holds, the rows in it, and the page that was
+/// A chip whose log has more commits than little memory holds, the rows in the log, and the page that was
 /// programmed last.
 fn full_log() -> (SimNand, Vec<(u32, u32)>, PhysicalPage) {
     let last = Arc::new(Mutex::new(None));
@@ -119,9 +119,10 @@ fn rows<D: Nand>(database: &Database<D>, table: Table) -> Vec<(u32, u32)> {
     found.map(|(key, value)| (number(&key), number(&value))).collect()
 }
 
-/// Goal: a log page that reads once and never again costs an error, not the commits in it. Method: little
-/// memory reads the log twice; each page that a restart reads more than once fails at each reading but the
-/// first. Not the last page of all: one that does not read there may have been in flight.
+/// Goal: a log page that reads once and never again causes an error, and does not lose the commits in it.
+/// Method: little memory reads the log twice; each page that a restart reads more than once fails at each
+/// reading but the first. The last page of all is left out: if it does not read at that time, it may have
+/// been in flight.
 #[test]
 fn a_log_page_that_is_lost_between_two_readings_is_an_error() {
     let (device, expected, last) = full_log();
@@ -154,7 +155,7 @@ fn a_log_page_that_is_lost_between_two_readings_is_an_error() {
             };
             opened += 1;
             let table = database.existing_table("t").unwrap().unwrap();
-            // Pages that a lookup needs may be those that are lost.
+            // A lookup may need one of the lost pages.
             let found = catch_unwind(AssertUnwindSafe(|| rows(&database, table)));
             assert!(found.is_err() || found.unwrap() == expected, "{page:?} at reading {nth}");
         }
@@ -162,8 +163,8 @@ fn a_log_page_that_is_lost_between_two_readings_is_an_error() {
     assert!(refused > 50, "{refused} refused, {opened} opened");
 }
 
-/// Goal: a chip that takes nothing any more shows all that was committed. Method: rows committed by a flag
-/// and rows in the log; no program and no erase succeeds from the opening on.
+/// Goal: a chip that accepts no more writes shows all commits. Method: rows committed by a flag and rows in
+/// the log; no program and no erase succeeds from the opening on.
 #[test]
 fn a_chip_that_is_worn_out_shows_what_was_committed() {
     for commit in [CommitBy::Flags, CommitBy::Log] {
@@ -240,8 +241,8 @@ fn a_block_that_takes_no_mark_is_left_out() {
     assert!(database.check().unwrap().is_sound());
 }
 
-/// A chip after so many commits, each with a checkpoint, and one more without; every block that ever held a
-/// record is erased.
+/// A chip after `rounds` commits, each with a checkpoint, and one more commit without; every block that ever
+/// held a record is erased.
 fn without_records(rounds: u32) -> Hooked<SimNand> {
     let programs = Arc::new(Mutex::new(Vec::new()));
     let seen = Arc::clone(&programs);
@@ -277,8 +278,8 @@ fn without_records(rounds: u32) -> Hooked<SimNand> {
     device
 }
 
-/// Goal: a device whose records are lost opens by a scan where the whole log is there, and opens again
-/// whatever became of that session; else it says so each time, and shows no rows without the others.
+/// Goal: a device whose records are lost opens by a scan where the whole log is there, and opens again after
+/// any end of that session; otherwise each opening says so, and none shows some rows without the others.
 #[test]
 fn a_device_without_records_shows_everything_or_nothing() {
     let mut device = without_records(100);
@@ -297,8 +298,9 @@ fn a_device_without_records_shows_everything_or_nothing() {
     }
 }
 
-/// Goal: a device that has failed is told to whoever asks next, and nobody waits for it. Method: each sync
-/// of a merge fails in turn; closing, merging and a transaction that has left memory come after it.
+/// Goal: the next call on a failed device gets the error of the device, and no call waits for the device.
+/// Method: each sync of a merge fails in turn; closing, merging and a transaction that has left memory come
+/// after it.
 #[test]
 fn nobody_waits_for_a_device_that_has_failed() {
     let mut profile = Profile::named("segment-file").unwrap();
@@ -363,10 +365,10 @@ fn losing() -> (Hook, Pages, Pages) {
     (hook, last, lost)
 }
 
-/// Goal: a restart leaves no more in memory than was there before, whatever the log holds beside; a leaf that does
-/// not read keeps no others from dropping what they hold. Method: changes of all rows, many times what memory takes,
-/// no clean end, and the first leaf lost; how many changes wait before and after, where restart runs out of memory and
-/// where it has that of the frames.
+/// Goal: a restart leaves no more changes in memory than there were before, although the log holds many more;
+/// a leaf that does not read does not keep other leaves from being merged. Method: changes of all rows, many
+/// times the size of memory, no clean end, and the first leaf lost; the number of waiting changes before and
+/// after, where restart runs out of memory and where it has the memory of the frames.
 #[test]
 fn changes_meet_their_leaves_beside_one_that_does_not_read() {
     const ROWS: u32 = 8_000;
@@ -418,9 +420,9 @@ fn changes_meet_their_leaves_beside_one_that_does_not_read() {
     }
 }
 
-/// Goal: a leaf that does not read costs its own rows, and keeps nobody from changing others: nor checkpoints
-/// that copy or merge, nor claims. So does the root of a small table. Method: both fail at every reading, with
-/// changes that wait for them; all other changes are far from them.
+/// Goal: a leaf that does not read costs its own rows, and stops neither changes of other rows, nor
+/// checkpoints that copy or merge, nor claims. The same holds for the root of a small table. Method: both
+/// fail at every reading, with changes that wait for them; all other changes are far from them.
 #[test]
 fn a_leaf_that_does_not_read_stops_nothing_else() {
     const ROWS: u32 = 40_000;
@@ -474,13 +476,13 @@ fn a_leaf_that_does_not_read_stops_nothing_else() {
         let found = |row| database.begin().get(table, &key(row));
         assert_eq!(found(2_800), Ok(Some(vec![99; 100])));
         assert_eq!(found(BAD - 500), Ok(Some(vec![1; 100])));
-        // Which is newer, leaf or change, nobody knows any more.
+        // There is no way to know any more whether leaf or change is newer.
         assert!(matches!(found(BAD), Err(EngineError::Space(_))), "{commit:?}");
     }
 }
 
-/// Goal: leaves that are emptied beside one that does not read, and would join it, stop nothing. Method: a leaf that
-/// fails at every reading, and all rows around it deleted.
+/// Goal: leaves that are emptied beside one that does not read, and would join it, stop nothing. Method: a
+/// leaf that fails at every reading, and all rows around it deleted.
 #[test]
 fn emptied_leaves_beside_one_that_does_not_read_stop_nothing() {
     const ROWS: u32 = 20_000;
@@ -539,8 +541,8 @@ fn a_chip_that_is_worn_out_opens_with_little_memory() {
     assert_eq!(refused.map(drop), Err(EngineError::WornOut));
 }
 
-/// Goal: who closes a database that the device has failed is told so, although the session has logged nothing. Method:
-/// changes of a session before, whose merge fails.
+/// Goal: closing a database whose device has failed gives the error, although the session has logged nothing.
+/// Method: changes of an earlier session, whose merge fails.
 #[test]
 fn a_database_that_failed_is_not_closed_as_if_nothing_was() {
     let options = options(1 << 20);
@@ -564,9 +566,10 @@ fn a_database_that_failed_is_not_closed_as_if_nothing_was() {
     assert_eq!(rows(&untouched, untouched.table("t").unwrap()).len(), 200);
 }
 
-/// Goal: a transaction that has read a commit which a failure of the device takes back reads nothing beside it: half of
-/// that commit would be gone. One that begins later reads what is durable, all of it. Method: two rows that each commit
-/// changes together, read before and after the device fails.
+/// Goal: a transaction that has read a commit which a failure of the device takes back reads nothing more: a
+/// second read would miss the other half of that commit. A transaction that begins later reads the durable
+/// state, all of it. Method: two rows that each commit changes together, read before and after the device
+/// fails.
 #[test]
 fn a_failure_tears_no_transaction_that_reads() {
     let fails = Arc::new(AtomicBool::new(false));
@@ -602,9 +605,9 @@ fn a_failure_tears_no_transaction_that_reads() {
     }
 }
 
-/// Goal: a failure of the device takes back all of a commit that was not durable, or nothing that reads says otherwise.
-/// Method: deferred commits from two rows to more than memory takes, by every way that an engine keeps them, then a
-/// program that fails; a transaction that begins later reads the rows, and so does the next session.
+/// Goal: after a failure of the device, no read shows a part of a commit that was not durable. Method:
+/// deferred commits, from two rows to more than memory takes, by every way in which an engine keeps them,
+/// then a program that fails; a transaction that begins later reads the rows, and so does the next session.
 #[test]
 fn a_failure_takes_back_whole_commits() {
     let ways = [
@@ -668,7 +671,7 @@ fn a_failure_takes_back_whole_commits() {
                 rows.iter().try_for_each(put)?;
                 transaction.commit_with(durability).map(drop)
             };
-            // It may be refused: the failure may come while it takes room.
+            // The commit may be refused: the failure may come while it takes room.
             put_all(&changed, Durability::Deferred).ok();
             let failed = (0..1_000).map(|row| put_all(&[ROWS + row], Durability::Immediate));
             assert!(failed.into_iter().any(|result| result.is_err()), "{way}, {count} rows");
@@ -695,8 +698,9 @@ fn a_failure_takes_back_whole_commits() {
     }
 }
 
-/// Goal: a child of a fork is told that the database is another process's, whatever it does; what it had read stays
-/// readable. Method: a device that refuses each call as a file does in a child, from a moment on.
+/// Goal: in the child of a fork every call gives the error that the database belongs to another process; rows
+/// that it had read stay readable. Method: a device that refuses each call as a file does in a child, from a
+/// moment on.
 #[test]
 fn a_child_of_a_fork_is_told_whose_the_database_is() {
     let is_child = Arc::new(AtomicBool::new(false));
@@ -725,7 +729,7 @@ fn a_child_of_a_fork_is_told_whose_the_database_is() {
         assert_eq!(database.merge(), Err(EngineError::OtherProcess));
         assert_eq!(database.clone().close(), Err(EngineError::OtherProcess));
         drop(snapshot);
-        // The parent has what it had.
+        // The parent has the rows that it had.
         is_child.store(false, Ordering::Relaxed);
         let device = database.into_device().unwrap();
         let database = Database::open_on(device, &options(1 << 20)).unwrap();

@@ -1,4 +1,4 @@
-//! Files of databases: what a creation that fails leaves, and how they are recognised.
+//! Files of databases: the remains of a creation that fails, and how files are recognised.
 
 use std::fs;
 
@@ -18,8 +18,8 @@ fn a_database_that_cannot_be_created_leaves_no_file() {
     assert_eq!(fs::read(&path).unwrap(), b"mine");
 }
 
-/// Goal: a file of segments is one whatever lies beside it; an image is told by the profile beside it. Method: a
-/// TOML file of somebody else's beside either.
+/// Goal: a file of segments is recognised with any file beside it; an image is recognised by the profile
+/// beside it. Method: a foreign TOML file beside either.
 #[test]
 fn a_file_is_known_by_its_content_first() {
     let directory = tempfile::tempdir().unwrap();
@@ -40,8 +40,8 @@ fn a_file_is_known_by_its_content_first() {
     assert!(refused.to_string().contains("image.toml: "), "{refused}");
 }
 
-/// Goal: whoever makes a file removes nothing of others. Method: whole databases and other files under every name that
-/// unfinished ones had; a creation, a compaction and a save of an image beside them.
+/// Goal: making a file removes no file of another owner. Method: whole databases and other files under every
+/// name that unfinished ones had; a creation, a compaction and a save of an image beside them.
 #[test]
 fn making_a_database_takes_nothing_from_others() {
     let directory = tempfile::tempdir().unwrap();
@@ -68,8 +68,8 @@ fn making_a_database_takes_nothing_from_others() {
     assert_eq!(fs::read_dir(directory.path()).unwrap().count(), others.len() + 4);
 }
 
-/// Goal: what a dropped table took is given back to the file system, where the option asks for it, and is there again
-/// when rows need it. Method: the blocks that the system counts, with and without.
+/// Goal: the room of a dropped table is given back to the file system, where the option asks for that, and is
+/// there again when rows need it. Method: the blocks that the system counts, with the option and without.
 #[test]
 #[cfg(target_os = "linux")]
 fn room_that_holds_nothing_is_given_back() {

@@ -1,5 +1,5 @@
-//! Restart keeps apart the changes before and after a transaction that committed with its pages: what it changed in between
-//! stands in a page alone.
+//! Restart keeps apart the changes before and after a transaction that committed with its pages: the
+//! transaction's own changes stand in a page alone.
 
 #[cfg(feature = "seeded-bugs")]
 use flagstone::Runtime;
@@ -30,8 +30,8 @@ fn patched(
     chip
 }
 
-/// A row whose first byte is changed by a small commit, then by one that writes its leaf, and whose sixth byte is changed
-/// afterwards.
+/// A row whose first byte is changed by a small commit, then by a commit that writes its leaf, and whose
+/// sixth byte is changed afterwards.
 fn changed_three_times() -> SimNand {
     let profile = Profile::named("slc-2k").unwrap().with_block_count(64).unwrap();
     let chip = SimNand::new(&profile, 1);
@@ -59,7 +59,7 @@ fn changes_before_and_after_a_page_commit_stay_apart() {
     assert_eq!(row_of(&database), [2, 0, 0, 0, 0, 3]);
 }
 
-/// Goal: the test above sees. Method: a restart that folds them.
+/// Goal: the test above sees such folds. Method: a restart that folds the changes.
 #[cfg(feature = "seeded-bugs")]
 #[test]
 fn a_fold_over_a_page_commit_is_seen() {

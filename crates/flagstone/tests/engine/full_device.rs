@@ -1,5 +1,5 @@
-//! Devices that are full most of their life, and lose power again and again: whatever fills them, they
-//! open, are sound, and hold what was committed.
+//! Devices that are full most of their life, and lose power again and again: with any content they open, are
+//! sound, and hold all commits.
 
 use std::collections::BTreeMap;
 
@@ -11,7 +11,7 @@ const KEYS: u64 = 20_000;
 /// Least memory of a session.
 const MEMORY_MIN: usize = 96 << 10;
 
-/// What a session is made of.
+/// Parameters of a session.
 #[derive(Clone, Copy, Debug)]
 struct Style {
     txns: u64,
@@ -43,14 +43,14 @@ impl Draws {
 
 type Rows = BTreeMap<u64, Option<u64>>;
 
-/// The database under test beside what it has to hold.
+/// The database under test beside the rows that it has to hold.
 struct Life {
-    /// The run, for whoever reads of its failure.
+    /// Name of the run in a failure message.
     name: String,
     options: Options,
     style: Style,
     draws: Draws,
-    /// Bytes of each value, by key: those are of the number of their bytes.
+    /// Size of each value in bytes, by key; the bytes themselves follow from the size.
     rows: BTreeMap<u64, u64>,
     /// Transactions whose end is not known, or need not be durable yet, in order.
     open: Vec<Rows>,
@@ -72,7 +72,7 @@ impl Life {
             false => FaultPlan::default(),
         });
         let kept = device.clone();
-        // With little memory restart merges what it puts back.
+        // With little memory a restart merges the changes that it puts back.
         let memory = self.options.memory >> (3 * self.draws.below(2));
         let options = self.options.clone().with_memory(memory.max(MEMORY_MIN));
         let database = match Database::open_on(device, &options) {
@@ -155,7 +155,7 @@ impl Life {
                 Ok(()) => self.take(rows),
                 Err(EngineError::Full) => self.is_full = true,
                 Err(_) => {
-                    // It was cut off: what has not begun to commit is not there.
+                    // The session was cut off: a transaction that has not begun to commit is not there.
                     self.open.extend(is_whole.then_some(rows));
                     return;
                 }
@@ -164,7 +164,8 @@ impl Life {
     }
 }
 
-/// Sessions on one device, each with its own transactions and its own end; whether it was ever full.
+/// Sessions on one device, each with its own transactions and its own end; says whether the device was ever
+/// full.
 fn live<D: Crashable>(
     device: D,
     endings: &[Ending],
@@ -216,8 +217,9 @@ fn full_files_open_however_often_they_are_cut() {
     assert!(full_count > 4, "{full_count} of the files were ever full");
 }
 
-/// Goal: what commits made current gives its older versions up before a restart needs room. Method: files
-/// whose older versions went to collection while the log still named the groups that replaced them.
+/// Goal: older versions of pages are given up before a restart needs room, once commits have made newer ones
+/// current. Method: files whose older versions went to collection while the log still named the groups that
+/// replaced them.
 #[test]
 fn files_full_of_replaced_versions_open() {
     for (block_count, seed) in [(60, 7), (60, 8), (60, 9), (80, 1), (80, 6), (80, 8), (80, 9)] {
@@ -272,9 +274,10 @@ fn sessions() -> u32 {
     12 * effort.unwrap_or(1)
 }
 
-/// Goal: rows that come at one end and go at the other leave nothing behind, inner nodes included: a queue may
-/// run for ever on a device that holds it. Method: the pages in use by the same window after two distances, both so
-/// long that no node is left of how the tree began, and the reads that find the first row in a session that has just begun.
+/// Goal: rows that come at one end and go at the other leave nothing behind, inner nodes included: a queue
+/// may run for ever on a device that holds it. Method: the pages in use by the same window after two
+/// distances, both so long that no node of the first tree is left, and the number of reads for the first row
+/// in a session that has just begun.
 #[test]
 fn a_window_that_moves_on_takes_no_more_room() {
     run_a_window(&[]);
@@ -286,7 +289,7 @@ fn a_window_of_long_keys_takes_no_more_room() {
     run_a_window(&[b'x'; 260]);
 }
 
-/// What a transaction changed again and again takes the room of its last value.
+/// A row that a transaction changed again and again takes the room of its last value.
 #[test]
 fn changes_that_replace_each_other_take_no_room() {
     let profile = Profile::named("slc-2k").unwrap().with_block_count(64).unwrap();
@@ -300,9 +303,9 @@ fn changes_that_replace_each_other_take_no_room() {
     transaction.commit().unwrap();
 }
 
-/// Goal (rule D7): deletes empty a device on which no leaf finds a page to split, and whose memory is full of what waits
-/// for one. Method: small rows in no order, a transaction each, until 20 are refused in a row; then deletes in key order,
-/// and rows again.
+/// Goal (rule D7): deletes empty a device on which no leaf finds a page to split, and whose memory is full of
+/// changes that wait for one. Method: small rows in no order, a transaction each, until 20 are refused in a
+/// row; then deletes in key order, and rows again.
 #[test]
 fn deletes_empty_a_device_that_has_no_page_left() {
     let profile = Profile::named("slc-2k").unwrap().with_block_count(64).unwrap();

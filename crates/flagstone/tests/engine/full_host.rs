@@ -59,8 +59,9 @@ fn require_rows(db: &Database<File>, rows: &Rows) {
     }
 }
 
-/// Goal: a sparse copy on a full host is a full database, of which everything can be read, and which goes on once the
-/// host has room. Method: holes where the file has zeros, no room for any of them.
+/// Goal: a sparse copy on a full host is a full database, of which every row can be read, and which goes on
+/// once the host has room. Method: holes where the file has zeros, and no room on the host to fill any of
+/// them.
 #[test]
 fn a_sparse_copy_on_a_full_host_is_full() {
     let (file, mut rows) = made();
@@ -76,7 +77,7 @@ fn a_sparse_copy_on_a_full_host_is_full() {
     require_rows(&database, &rows);
     let table = database.existing_table("t").unwrap().unwrap();
     assert_eq!(put(&database, table, &mut rows, 1_000), Err(EngineError::Full));
-    // The opening had to write what the session before left in its log.
+    // The opening had to write the changes that the session before left in its log.
     host.set_free(64 << 20);
     let database = open_on(database.into_device().unwrap(), None);
     let table = database.existing_table("t").unwrap().unwrap();
@@ -87,8 +88,8 @@ fn a_sparse_copy_on_a_full_host_is_full() {
     assert!(database.check().unwrap().is_sound());
 }
 
-/// Goal: a host that runs out of room for a sparse copy while rows are written makes the database full, not unsure of a
-/// commit. Method: less and less room, with holes for all of the file's zeros.
+/// Goal: a host that runs out of room for a sparse copy while rows are written makes the database full, not
+/// unsure of a commit. Method: less and less room, with holes for all of the file's zeros.
 #[test]
 fn a_sparse_copy_fills_its_host_to_the_brim() {
     for free in (0..3_u64 << 20).step_by(200 << 10) {
@@ -104,8 +105,8 @@ fn a_sparse_copy_fills_its_host_to_the_brim() {
     }
 }
 
-/// Goal: on a full host that puts elsewhere what is written again, the database is full as on any other: what is there
-/// can be read, rows can be deleted and written again, and it opens. Method: rounds of filling, deleting and opening,
+/// Goal: on a full host that writes changed data elsewhere, the database is full as on any other: its rows
+/// can be read, deleted and written again, and it opens. Method: rounds of filling, deleting and opening,
 /// with no room on the host but the file's own.
 #[test]
 fn a_full_copy_on_write_host_is_a_full_device() {

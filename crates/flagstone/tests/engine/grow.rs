@@ -1,4 +1,4 @@
-//! Files that grow, through the public interface: what they cost, where they end, and restarts.
+//! Files that grow, through the public interface: their cost, their end, and restarts.
 
 use std::collections::BTreeMap;
 
@@ -49,8 +49,8 @@ fn require_sound(database: &Database<File>) {
     assert!(report.is_sound(), "{:?}", report.faults);
 }
 
-/// Goal: a value, and a transaction, many times as large as what is there are stored. Method: a file of
-/// 4 MiB, a value of 1 MiB, a transaction of 4 MiB, a log of little more than half a MiB.
+/// Goal: a value, and a transaction, many times as large as the content of the file are stored. Method: a
+/// file of 4 MiB, a value of 1 MiB, a transaction of 4 MiB, a log of little more than half a MiB.
 #[test]
 fn what_is_larger_than_the_file_makes_it_grow() {
     let database = Database::create_on(file_of(32, 4_096), &options()).unwrap();
@@ -102,12 +102,12 @@ fn a_file_has_less_than_twice_its_pages() {
     require_sound(&database);
     let size = database.into_device().unwrap().into_storage().size().unwrap();
     assert!(size < u64::from(live) * 4096 * 2, "{size} for {live} pages");
-    // Leaves that splits leave half empty are in it.
+    // The size includes leaves that splits leave half empty.
     assert!(size < bytes * 3, "{size} for {bytes}");
 }
 
-/// Goal: without room on the host the database is full, nothing is lost, deleting makes room, and room on the
-/// host is used without opening it again. Method: a simulated drive with little room, then with more.
+/// Goal: without room on the host the database is full, nothing is lost, deleting makes room, and new room on
+/// the host is used without another opening. Method: a simulated drive with little room, then with more.
 #[test]
 fn a_host_without_room_is_a_full_device() {
     let mut storage = file(4_096).into_storage();
@@ -143,8 +143,8 @@ fn a_host_without_room_is_a_full_device() {
     require_sound(&database);
 }
 
-/// Goal: a nearly full file opens again, whatever happened to it before. Method: seeded transactions on a
-/// file that is at its limit most of the time, cut anywhere, over and over, against a map.
+/// Goal: a nearly full file opens again after any history. Method: seeded transactions on a file that is at
+/// its limit most of the time, cut anywhere, over and over, against a map.
 #[test]
 fn rows_of_restarts_on_a_nearly_full_file_open_again() {
     for seed in 0..8 {
@@ -167,7 +167,7 @@ fn rows_of_restarts_on_a_nearly_full_file_open_again() {
                 .map(Result::unwrap)
                 .map(|(key, value)| (u64::from_be_bytes(key.try_into().unwrap()), value))
                 .collect();
-            // The last commit of the round before may be there or not: it is all that differs.
+            // The last commit of the round before may be there or not; nothing else may differ.
             assert!(found.iter().filter(|row| !rows.contains_key(row.0)).count() <= 1);
             rows = found;
             let ending = [Ending::UnsyncedLost, Ending::Complete, Ending::Untouched];
@@ -209,8 +209,8 @@ fn rows_of_restarts_on_a_nearly_full_file_open_again() {
     }
 }
 
-/// Rows in no order, a transaction each, until one is refused: how many there are. `watch` sees the database behind
-/// each.
+/// Puts rows in no order, a transaction each, until one is refused; gives their number. `watch` sees the
+/// database behind each.
 fn fill(database: &Database<File>, from: u64, mut watch: impl FnMut(&Database<File>)) -> u64 {
     let table = database.table("t").unwrap();
     let is_refused = |key: &u64| {
@@ -221,9 +221,9 @@ fn fill(database: &Database<File>, from: u64, mut watch: impl FnMut(&Database<Fi
     (from..).find(is_refused).unwrap()
 }
 
-/// Goal: what the log got beyond its share while a file grew is there for rows once it grows no more, without opening
-/// the file again, and a power cut meanwhile loses none. Method: a file that is filled to its limit and opened again;
-/// the same with cuts from the row before which the log becomes shorter.
+/// Goal: room that the log got beyond its share while a file grew goes to rows once the file grows no more,
+/// without another opening, and a power cut meanwhile loses none. Method: a file that is filled to its limit
+/// and opened again; the same with cuts from the row before which the log becomes shorter.
 #[test]
 fn a_full_file_has_what_its_log_had_beyond_its_share() {
     let device = || file(128);
@@ -270,7 +270,7 @@ fn a_full_file_has_what_its_log_had_beyond_its_share() {
     }
 }
 
-/// Goal: threads that read beside the device see what stands in grown blocks. Method: a real file.
+/// Goal: threads that read beside the device see the content of grown blocks. Method: a real file.
 #[test]
 fn readers_see_grown_blocks() {
     let directory = tempfile::tempdir().unwrap();
@@ -301,8 +301,8 @@ fn readers_see_grown_blocks() {
     assert_eq!(Database::open(&path, &options()).unwrap().check().unwrap().rows, 180);
 }
 
-/// Goal: what is overwritten in memory asks for no room. Method: a hundred rows, each written thousands of
-/// times by commits that are never merged; the file stays what it was.
+/// Goal: rows that are overwritten in memory ask for no room. Method: a hundred rows, each written thousands
+/// of times by commits that are never merged; the file keeps its size.
 #[test]
 fn a_file_does_not_grow_for_rows_that_are_overwritten() {
     let options = Options::default().with_memory(1 << 20);
@@ -321,8 +321,8 @@ fn a_file_does_not_grow_for_rows_that_are_overwritten() {
     assert_eq!(present(&database), before, "60 MB were written to 20 kB");
 }
 
-/// Goal: a file does not grow for values that were replaced or given up. Method: as many as would fill it
-/// many times over.
+/// Goal: a file does not grow for values that were replaced or given up. Method: as many of them as would
+/// fill the file many times over.
 #[test]
 fn a_file_does_not_grow_for_values_that_are_gone() {
     let database = Database::create_on(file_of(32, 16_384), &options()).unwrap();
@@ -377,8 +377,8 @@ fn who_waits_for_room_that_came_meanwhile_asks_for_no_more() {
     assert!(present(&database) > once);
 }
 
-/// Goal: a restart writes nothing that leaves hold already, however little memory there is beside the log. Method:
-/// rows in no order, far more than memory holds, no clean end; pages programmed until the database is open.
+/// Goal: a restart writes nothing that leaves hold already, with any ratio of log to memory. Method: rows in
+/// no order, far more than memory holds, no clean end; pages programmed until the database is open.
 #[test]
 fn a_restart_does_not_write_what_leaves_hold() {
     let database = Database::create_on(file_of(64, 4_096), &options()).unwrap();

@@ -1,4 +1,4 @@
-//! Handles: what names a table, a point of a transaction or a snapshot is taken by its owner alone.
+//! Handles: the name of a table, a point of a transaction or a snapshot is accepted by its owner alone.
 
 use flagstone::{AnyNand, Database, EngineError, Options, Savepoint, SnapshotId, Stop, Table};
 use flagstone_nand::{Nand, Profile, SimNand};
@@ -18,7 +18,8 @@ fn put<D: Nand>(database: &Database<D>, table: Table, key: &[u8]) {
     transaction.commit().unwrap();
 }
 
-/// Whether no transaction of a database takes a savepoint of another one, whatever its number.
+/// Whether no transaction of a database accepts a savepoint of another one, whichever number the transaction
+/// has.
 fn refuses_savepoint(database: &Database<SimNand>, foreign: Savepoint) {
     let table = database.table("t").unwrap();
     for number in 0..6 {
@@ -41,8 +42,9 @@ fn savepoint_of(database: &Database<SimNand>) -> Savepoint {
     transactions[2].savepoint().unwrap()
 }
 
-/// Goal: a savepoint marks a point in one transaction, whatever numbers others have. Method: that of another database,
-/// of a transaction that has ended, and of the same database opened before, from the same chip.
+/// Goal: a savepoint marks a point in one transaction, even where others have the same number. Method: the
+/// savepoint of another database, of a transaction that has ended, and of the same database opened before,
+/// from the same chip.
 #[test]
 fn a_savepoint_of_another_transaction_is_refused() {
     let (one, two) = (database(), database());
@@ -57,7 +59,7 @@ fn a_savepoint_of_another_transaction_is_refused() {
     refuses_savepoint(&after, ended);
 }
 
-/// What every call says of a table that is not the database's.
+/// Every call refuses a table of another database.
 fn refuses<D: Nand>(database: &Database<D>, table: Table) {
     let mut transaction = database.begin();
     let foreign = EngineError::ForeignTable;
@@ -84,8 +86,8 @@ fn refuses<D: Nand>(database: &Database<D>, table: Table) {
     assert_eq!(loaded.unwrap_err().source, foreign);
 }
 
-/// Goal: a table of another database is none here, although one of its number is, and not after the database is opened
-/// again, either. Method: every call that takes a table; typed tables carry one.
+/// Goal: a table of another database is unknown here, although a table with its number exists, and stays
+/// unknown after the database is opened again. Method: every call that takes a table; typed tables carry one.
 #[test]
 fn a_table_of_another_database_is_refused() {
     let (one, two) = (database(), database());
@@ -104,8 +106,8 @@ fn a_table_of_another_database_is_refused() {
     assert_eq!(one.snapshot().unwrap().len(table).unwrap(), 1);
 }
 
-/// Goal: a dropped table is not the next table of its name, in this session and in the next, where
-/// its number is another's.
+/// Goal: a dropped table is not the next table of its name, in this session and in the next, where its number
+/// belongs to another.
 #[test]
 fn a_dropped_table_is_not_the_next_one() {
     let database = database();
@@ -124,8 +126,8 @@ fn a_dropped_table_is_not_the_next_one() {
     assert_eq!(database.snapshot().unwrap().len(database.table("t").unwrap()).unwrap(), 1);
 }
 
-/// Goal: a table outlives the session: after a power cut as after a close, by a handle of any session before, and in a
-/// session that only reads. Method: a table a session, each read and written by the handles of all.
+/// Goal: a table outlives the session: after a power cut as after a close, by a handle of any session before,
+/// and in a session that only reads. Method: a table a session, each read and written by the handles of all.
 #[test]
 fn a_table_is_known_when_the_database_is_opened_again() {
     let mut database = database();
@@ -150,8 +152,8 @@ fn a_table_is_known_when_the_database_is_opened_again() {
     reads(&Database::open_read_only_on(device, &Options::default()).unwrap());
 }
 
-/// Goal: the tables of a kept snapshot are read in it alone, and those of the database in it where both mean the same.
-/// Method: a table whose number is another's in the next session.
+/// Goal: the tables of a kept snapshot are read in it alone, and tables of the database in it where both mean
+/// the same. Method: a table whose number belongs to another in the next session.
 #[test]
 fn tables_of_a_kept_snapshot_are_its_own() {
     let database = database();
@@ -196,7 +198,7 @@ fn numbers_of_one_engine_mean_nothing_to_another() {
     assert_eq!(read.map(drop), Err(Stop::Error(EngineError::NoSnapshot)));
 }
 
-/// Goal: what a program sees first is clear: two files, one table name. Method: plain files.
+/// Goal: the case that a program meets first is clear: two files, one table name. Method: plain files.
 #[test]
 fn a_table_of_one_file_does_not_reach_another() {
     let directory = tempfile::tempdir().unwrap();

@@ -1,4 +1,4 @@
-//! A device that asks before it does something.
+//! A device that asks a hook before each call.
 
 use std::fmt;
 use std::sync::Arc;
@@ -8,7 +8,7 @@ use flagstone_nand::{
     ProgramPart, ReadPart,
 };
 
-/// What is about to be done.
+/// The call that is about to be made.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Call {
     Read(PhysicalPage),
@@ -18,7 +18,7 @@ pub(crate) enum Call {
     Sync,
 }
 
-/// Says whether it may be done.
+/// Says whether the call may be made.
 pub(crate) type Hook = Arc<dyn Fn(Call) -> Result<(), NandError> + Send + Sync>;
 
 #[derive(Clone)]

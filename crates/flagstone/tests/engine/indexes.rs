@@ -127,7 +127,7 @@ fn agree(users: &IndexedTable<i32, User>, database: &Database<SimNand>, model: &
 proptest! {
     #![proptest_config(ProptestConfig::with_cases(128))]
 
-    /// Whatever is done to rows, committed or not, each index finds what a search of the map finds.
+    /// After any changes of rows, committed or not, each index finds the rows that a search of the map finds.
     #[test]
     fn indexes_find_what_a_search_finds(changes in prop::collection::vec(change(), 0..60)) {
         let database = created();
@@ -231,8 +231,8 @@ fn a_new_index_finds_the_rows_that_were_there() {
 
 /// Goal: a power cut while an index is made leaves no part of it (N2), and never harms the rows.
 ///
-/// Method: the index is made on clones of one device, cut at every 7th of its operations, with entries
-/// that spill; what is open afterwards has no index or a sound one, and can make it.
+/// Method: the index is made on clones of one device, cut at every 7th operation, with entries that spill;
+/// the database opened afterwards has no index or a sound one, and can make it.
 #[test]
 fn a_cut_while_an_index_is_made_leaves_all_of_it_or_nothing() {
     const ROWS: i32 = 1_500;
@@ -306,7 +306,7 @@ fn a_new_unique_index_refuses_rows_that_contradict_it() {
     assert_eq!(database.tables().unwrap(), ["users"], "nothing was made");
 }
 
-/// Goal: several new indexes are made all together, or none of them.
+/// Goal: several new indexes are made all together, or not at all.
 #[test]
 fn new_indexes_are_made_in_one_transaction() {
     let database = created();
@@ -328,8 +328,9 @@ fn new_indexes_are_made_in_one_transaction() {
     assert!(users.check_indexes(&database.snapshot().unwrap()).unwrap().is_sound());
 }
 
-/// Goal: an entry of a unique index that belongs to no row is no duplicate. Method: rows deleted past the index;
-/// their own entries are in nobody's way, those of others are told as what they are, and change nothing.
+/// Goal: an entry of a unique index that belongs to no row is no duplicate. Method: rows deleted past the
+/// index; their stale entries do not stop their own rows, stop other rows with an error that says `Stale`,
+/// and change nothing.
 #[test]
 fn stale_entries_of_a_unique_index_are_no_duplicates() {
     let database = created();
@@ -391,7 +392,7 @@ fn a_repair_changes_what_differs() {
     transaction.commit().unwrap();
 }
 
-/// Goal: a change that stops half way takes the transaction with it (N1).
+/// Goal: a change that stops half way dooms its transaction (N1).
 ///
 /// Method: an entry longer than any key is refused when others have been written.
 #[test]

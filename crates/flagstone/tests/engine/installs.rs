@@ -1,6 +1,7 @@
-//! Splits under commits that nobody waits for: the old pages stay until the record that replaces them is durable.
+//! Splits under commits without a wait: the old pages stay until the record that replaces them is durable.
 //!
-//! Values that are stored and given up take pages, so that blocks are collected and erased, and need no flush of the log.
+//! Values that are stored and given up take pages, so that blocks are collected and erased, and need no flush
+//! of the log.
 
 use std::collections::BTreeMap;
 
@@ -27,7 +28,8 @@ fn rows_of(commit: u32) -> [([u8; 4], Vec<u8>); ROWS as usize] {
     })
 }
 
-/// Commits that a chip holds when power goes now; none when half of one is there, or one without those before it.
+/// Number of commits that a chip holds when power goes now; an error when half of a commit is there, or a
+/// commit without an earlier one.
 fn commits_left(mut chip: SimNand) -> Result<u32, String> {
     chip.power_cycle();
     let database = Database::open_on(chip, &options()).map_err(|error| error.to_string())?;
@@ -45,8 +47,8 @@ fn commits_left(mut chip: SimNand) -> Result<u32, String> {
     }
 }
 
-/// Makes `count` deferred commits with other work between them, on a chip that is full but for a few blocks; what was wrong
-/// whenever power could have gone between two calls, and how many splits there were.
+/// Makes `count` deferred commits with other work between them, on a chip that is full but for a few blocks;
+/// gives the faults that a power cut between two calls would have shown, and the number of splits.
 fn faults_of(seed: u64, count: u32, begin: impl Fn(&Database<SimNand>)) -> (Vec<String>, u64) {
     let profile = Profile::named("tiny").unwrap().with_block_count(72).unwrap();
     let database = Database::create_on(SimNand::new(&profile, seed), &options()).unwrap();
@@ -95,7 +97,7 @@ fn old_pages_outlive_the_record_of_a_split() {
     }
 }
 
-/// Goal: the test above sees. Method: splits that are installed at once.
+/// Goal: the test above sees a split that is installed too early. Method: splits that are installed at once.
 #[cfg(feature = "seeded-bugs")]
 #[test]
 fn installs_before_their_record_are_seen() {

@@ -2,11 +2,11 @@
 //!
 //! Goal: no interleaving of transactions shows an anomaly; snapshots show none either.
 //!
-//! Method: an anomaly is a few sessions. Every interleaving of their steps is run through the
-//! engine's own interface on one thread: a step that has to wait is tried again when the engine
-//! names its transaction. What the sessions that committed have read and left must be what some
-//! serial order of them reads and leaves. Nothing is sampled for the default preset; the others
-//! share its locks, and run every ninth interleaving.
+//! Method: an anomaly is a few sessions. Every interleaving of their steps is run through the engine's own
+//! interface on one thread: a step that has to wait is tried again when the engine names its transaction. The
+//! reads of the sessions that committed, and the rows that they leave, must be the result of some serial
+//! order of them. For the default preset every interleaving is run; the other presets share its locks, and
+//! run every ninth.
 
 use std::cell::RefCell;
 use std::collections::BTreeMap;
@@ -18,7 +18,7 @@ use flagstone::{
 };
 use flagstone_nand::{Profile, SimNand};
 
-/// What one step does. Keys and values are one byte each.
+/// Acts of a step. Keys and values are one byte each.
 #[derive(Clone, Copy, Debug, PartialEq)]
 enum Act {
     Get(u8),
@@ -35,7 +35,7 @@ use Act::{Abort, Commit, Delete, Get, Put, Scan};
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Role {
     Transaction,
-    /// Reads only; its first step opens it.
+    /// Reads only; its first step opens the snapshot.
     Snapshot,
 }
 
@@ -45,7 +45,7 @@ type Rows = Vec<(u8, u8)>;
 const X: u8 = 1;
 const Y: u8 = 2;
 
-/// What the table holds before each run.
+/// Rows of the table before each run.
 const INITIAL: [(u8, u8); 2] = [(X, 10), (Y, 20)];
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -53,7 +53,7 @@ enum End {
     Running,
     Committed,
     Aborted,
-    /// Chosen to end a deadlock.
+    /// Chosen as the victim that ends a deadlock.
     Victim,
 }
 
@@ -69,7 +69,7 @@ struct Actor {
     role: Role,
     acts: &'static [Act],
     next: usize,
-    /// Steps that came up while it waited.
+    /// Steps that came up while the session waited.
     owed: usize,
     is_waiting: bool,
     handle: Option<Handle>,
@@ -92,7 +92,7 @@ impl Actor {
     }
 }
 
-/// What became of a step.
+/// Outcome of a step.
 enum Outcome {
     Done(Rows),
     Waits,
@@ -112,7 +112,7 @@ struct Stage {
     database: Database<SimNand>,
     table: Table,
     tally: Tally,
-    /// Named by the engine while something else went on.
+    /// Transactions that the engine named during other work.
     named: RefCell<Vec<Xid>>,
 }
 
@@ -158,7 +158,7 @@ impl Stage {
         panic!("an operation goes round in circles");
     }
 
-    /// Does a piece of background work, or the flush that it waits for.
+    /// Does a piece of background work, or the flush for which background work waits.
     fn work(&self) {
         let runtime = self.database.runtime();
         match runtime.work_begin() {
@@ -243,7 +243,7 @@ impl Stage {
         }
     }
 
-    /// Takes the next step of an actor and those it owes, until it waits or ends.
+    /// Takes the next step of an actor and the steps that it owes, until it waits or ends.
     fn go_on(&mut self, actor: &mut Actor) {
         actor.owed += 1;
         while actor.owed > 0 && !actor.is_waiting && !actor.is_over() {
@@ -271,9 +271,9 @@ impl Stage {
             Get(_) | Scan => actor.reads.push(rows),
             Commit => {
                 actor.end = End::Committed;
-                // A flush wakes threads, of which there are none here.
+                // The flush would take these names to wake threads; here they stand for actors.
                 self.named.borrow_mut().extend(self.database.runtime().engine().take_woken());
-                // What a snapshot begun from now on sees.
+                // The flush makes the commit visible to snapshots begun from now on.
                 self.database.flush().unwrap();
             }
             Abort => actor.end = End::Aborted,
@@ -281,7 +281,7 @@ impl Stage {
         }
     }
 
-    /// Lets the actors go on whom the engine names, until it names nobody.
+    /// Lets the actors go on that the engine names, until it names none.
     fn wake(&mut self, actors: &mut [Actor]) {
         loop {
             let mut woken = self.named.take();
@@ -291,7 +291,7 @@ impl Stage {
             }
             for actor in actors.iter_mut().filter(|actor| actor.is_named(&woken)) {
                 if std::mem::take(&mut actor.is_waiting) {
-                    // The step that waited is one that it owes already.
+                    // The step that waited is already among the steps that the actor owes.
                     actor.owed -= 1;
                     self.go_on(actor);
                 }
@@ -349,7 +349,7 @@ fn each_interleaving(left: &mut [usize], order: &mut Vec<usize>, visit: &mut dyn
     }
 }
 
-/// Whether some serial order of those that count reads what they read and leaves `contents`.
+/// Whether some serial order of the committed sessions and snapshots gives their reads and leaves `contents`.
 fn is_serial(actors: &[Actor], contents: &Rows) -> bool {
     let counts = |actor: &&Actor| actor.role == Role::Snapshot || actor.end == End::Committed;
     let open: Vec<&Actor> = actors.iter().filter(counts).collect();
@@ -392,8 +392,8 @@ fn after(actor: &Actor, state: &BTreeMap<u8, u8>) -> Option<BTreeMap<u8, u8>> {
     Some(state)
 }
 
-/// Runs an anomaly three ways on every preset: transactions alone, then with what only reads turned
-/// into a snapshot, or, where all of them write, with a snapshot beside them.
+/// Runs an anomaly three ways on every preset: transactions alone, then with each read-only transaction
+/// turned into a snapshot, or, where all of them write, with a snapshot beside them.
 fn prevented(name: &str, transactions: &[&'static [Act]]) {
     let reads_only = |acts: &[Act]| acts.iter().all(|act| matches!(act, Get(_) | Scan | Commit));
     let plain: Vec<Session> = transactions.iter().map(|acts| (Role::Transaction, *acts)).collect();
@@ -474,7 +474,7 @@ fn g2_cycles_through_predicates_are_prevented() {
     prevented("G2", &[&[Scan, Put(3, 30), Commit], &[Scan, Put(4, 42), Commit]]);
 }
 
-/// Goal: the comparison sees what it is there for. Method: outcomes that no engine may give.
+/// Goal: the comparison sees the anomalies that it is there for. Method: outcomes that no engine may give.
 #[test]
 fn the_comparison_knows_lost_updates_and_write_skew() {
     let ended = |acts: &'static [Act], reads: Vec<Rows>| {

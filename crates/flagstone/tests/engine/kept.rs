@@ -1,4 +1,4 @@
-//! Snapshots that are kept under a name: what they show, whatever happens to the database.
+//! Snapshots that are kept under a name: their content stays the same, through any change of the database.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -45,7 +45,7 @@ fn tables_of<D: Nand>(snapshot: &Snapshot<D>) -> Tables {
     snapshot.tables().unwrap().into_iter().map(named).collect()
 }
 
-/// A database, what it holds, and what it held when snapshots were kept.
+/// A database, its content, and its content at the time of each kept snapshot.
 struct Life<D: Crashable> {
     name: String,
     database: Database<D>,
@@ -53,7 +53,7 @@ struct Life<D: Crashable> {
     draws: Draws,
     now: Tables,
     kept: BTreeMap<String, Tables>,
-    /// A commit, or a snapshot, that a cut may have kept from being.
+    /// The state with a commit or a snapshot that a cut may have prevented.
     perhaps: Option<Tables>,
     perhaps_kept: Option<(String, Tables)>,
     number: u64,
@@ -196,7 +196,7 @@ impl<D: Crashable> Life<D> {
         assert!(report.is_sound(), "{}: {:?}", self.name, report.faults);
     }
 
-    /// A session that ends by a cut, or as that of a process does.
+    /// A session that ends by a cut, or with its process.
     fn session(mut self, acts: u64) -> Self {
         let is_cut = self.draws.below(3) > 0;
         if is_cut {
@@ -257,8 +257,8 @@ fn live<D: Crashable>(name: &str, device: impl Fn() -> D, options: &Options, see
     }
 }
 
-/// Goal: kept snapshots show what the database was, whatever happens to it since, power cuts at any moment
-/// included. Method: lives of each preset, with tables that come and go.
+/// Goal: kept snapshots show the database as it was, after any later change, and after power cuts at any
+/// moment. Method: lives of each preset, with tables that come and go.
 #[test]
 fn kept_snapshots_show_what_was() {
     for preset in PRESETS {
@@ -272,9 +272,8 @@ fn kept_snapshots_show_what_was() {
     live("file", growing_file, &options, 3);
 }
 
-/// Goal: a snapshot is kept, and dropped, as a whole, with everything else untouched. Method: a cut at each
-/// operation of a session that drops one and keeps another, with every ending; and what a second session makes
-/// of it.
+/// Goal: a snapshot is kept, and dropped, as a whole, and everything else stays untouched. Method: a cut at
+/// each operation of a session that drops one and keeps another, with every ending; then a second session.
 #[test]
 fn every_cut_while_snapshots_are_kept_and_dropped_recovers() {
     let options = Options::default().with_memory(128 << 10);
@@ -331,8 +330,8 @@ fn every_cut_while_snapshots_are_kept_and_dropped_recovers() {
     }
 }
 
-/// Goal: a kept snapshot is of one moment between commits. Method: threads that move amounts between rows while
-/// snapshots are kept.
+/// Goal: a kept snapshot is of one moment between commits. Method: threads that move amounts between rows
+/// while snapshots are kept.
 #[test]
 fn a_kept_snapshot_is_of_one_moment() {
     let options = Options::default().with_memory(256 << 10);
@@ -390,8 +389,8 @@ fn database_move(
     transaction.commit_with(Durability::Deferred).map(drop)
 }
 
-/// Goal (rule D7): a device that a kept snapshot has filled goes on once it is dropped. Method: every row is
-/// written anew until there is no room.
+/// Goal (rule D7): a device that a kept snapshot has filled takes writes again once the snapshot is dropped.
+/// Method: every row is written anew until there is no room.
 #[test]
 fn a_device_that_a_kept_snapshot_fills_is_freed_by_its_end() {
     let options = Options::default().with_memory(128 << 10);
@@ -440,8 +439,8 @@ fn a_device_that_a_kept_snapshot_fills_is_freed_by_its_end() {
     assert!(database.check().unwrap().is_sound());
 }
 
-/// Goal: a snapshot costs its mapping, not its pages. Method: programs of a chip on which nothing waits, and what
-/// the same changes cost with a snapshot and without.
+/// Goal: a snapshot costs its mapping, not its pages. Method: programs of a chip without waiting changes, and
+/// the cost of the same changes with a snapshot and without.
 #[test]
 fn a_snapshot_costs_its_mapping() {
     let options = Options::default().with_memory(1 << 20);
@@ -479,8 +478,8 @@ fn a_snapshot_costs_its_mapping() {
     assert!(with < without + without / 4, "{with} programs with it, {without} without");
 }
 
-/// Goal: snapshots of both kinds, and readers, do not stand in each other's way. Method: one of each kind, old
-/// and new, over changes.
+/// Goal: snapshots of both kinds, and readers, do not stand in each other's way. Method: one of each kind,
+/// old and new, over changes.
 #[test]
 fn live_snapshots_and_open_transactions_stay_what_they_are() {
     let options = Options::default().with_memory(256 << 10);
@@ -524,8 +523,8 @@ fn live_snapshots_and_open_transactions_stay_what_they_are() {
     assert_eq!(database.kept_snapshots(), ["kept"]);
 }
 
-/// Goal (T1): what left memory before its commit is in the snapshot. Method: a transaction many times as large as
-/// memory, right before.
+/// Goal (T1): changes that left memory before their commit are in the snapshot. Method: a transaction many
+/// times as large as memory, right before.
 #[test]
 fn what_was_spilled_reaches_the_pages_first() {
     let options = Options::default().with_memory(128 << 10);
@@ -545,7 +544,7 @@ fn what_was_spilled_reaches_the_pages_first() {
     assert_eq!(rows_of(&kept, kept.table("t").unwrap().unwrap()).len(), 10_000);
 }
 
-/// Goal: what is left of a dropped table is in no snapshot's way. Method: a live snapshot holds the table, and
+/// Goal: the remains of a dropped table do not stop a snapshot. Method: a live snapshot holds the table, and
 /// changes that it does not see.
 #[test]
 fn a_dropped_table_that_a_reader_holds_is_in_nobodys_way() {
@@ -570,8 +569,8 @@ fn a_dropped_table_that_a_reader_holds_is_in_nobodys_way() {
     assert!(database.check().unwrap().is_sound());
 }
 
-/// Goal: damage in a page that a kept snapshot alone has is told by a check, and costs the database nothing.
-/// Method: each of its pages in turn, until one was hit.
+/// Goal: damage in a page that a kept snapshot alone has is reported by a check, and costs the database
+/// nothing. Method: each of its pages in turn, until one was hit.
 #[test]
 fn damage_in_a_kept_snapshot_is_told() {
     let options = Options::default().with_memory(256 << 10);
@@ -610,7 +609,7 @@ fn damage_in_a_kept_snapshot_is_told() {
     assert!(told > 5, "{told}");
 }
 
-/// Goal: a compaction does not lose snapshots silently, and who only reads sees them.
+/// Goal: a compaction does not lose snapshots silently, and a read-only session sees them.
 #[test]
 fn compaction_refuses_and_readers_read() {
     let directory = tempfile::tempdir().unwrap();
@@ -642,8 +641,8 @@ fn compaction_refuses_and_readers_read() {
     Database::compact(&path, &options).unwrap();
 }
 
-/// Goal: a large value whose transaction was open when one snapshot was kept is in the next. Method: sessions that
-/// end without a checkpoint, while collection moves its pages.
+/// Goal: a large value whose transaction was open when one snapshot was kept is in the next snapshot. Method:
+/// sessions that end without a checkpoint, while collection moves its pages.
 #[test]
 fn a_large_value_that_was_open_across_a_snapshot_is_in_the_next() {
     let options = Options::default().with_memory(128 << 10);
@@ -691,8 +690,8 @@ fn snapshots_of_nothing_are_kept_each() {
     assert_eq!(database.kept_snapshots(), ["two"]);
 }
 
-/// Goal (rule D7): a device that is worn out with a snapshot on it is freed by its end. Method: so many programs
-/// fail in a row that a write gives up; later ones do not.
+/// Goal (rule D7): a device that is worn out with a snapshot on it has room again after the snapshot is
+/// dropped. Method: so many programs in a row fail that a write gives up; later programs succeed.
 #[test]
 fn a_snapshot_on_a_worn_device_can_be_dropped() {
     let options = Options::default().with_memory(128 << 10);
@@ -765,8 +764,8 @@ fn is_damage(error: &EngineError) -> bool {
     }
 }
 
-/// Goal: a snapshot that cannot be kept because a page does not read says which. Method: damage in every leaf, and a
-/// change that waits for one.
+/// Goal: a snapshot that cannot be kept because a page does not read gives an error that names the page.
+/// Method: damage in every leaf, and a change that waits for one.
 #[test]
 fn a_page_that_does_not_read_is_why_no_snapshot_is_kept() {
     let (database, table) = with_unreadable_leaves(&Options::default().with_memory(256 << 10));
@@ -776,15 +775,15 @@ fn a_page_that_does_not_read_is_why_no_snapshot_is_kept() {
     let refused = database.keep_snapshot("kept").unwrap_err();
     assert!(is_damage(&refused), "{refused}");
     assert_eq!(database.kept_snapshots(), Vec::<String>::new());
-    // The engine goes on.
+    // The engine still works.
     let mut transaction = database.begin();
     transaction.put(table, &8_u32.to_be_bytes(), &[2; 60]).unwrap();
     transaction.commit().unwrap();
 }
 
-/// Goal: a commit that waits in vain for changes of a page that does not read is told of that page, and not that the
-/// device is full. Method: damage in every leaf, and changes until no more fit: rows, then deletes, then the drop of
-/// the table.
+/// Goal: a commit that waits in vain for changes of a page that does not read gets the error of that page,
+/// and not that the device is full. Method: damage in every leaf, and changes until no more fit: rows, then
+/// deletes, then the drop of the table.
 #[test]
 fn a_page_that_does_not_read_is_why_there_is_no_room() {
     let (database, table) = with_unreadable_leaves(&Options::default().with_memory(256 << 10));
@@ -807,8 +806,8 @@ fn a_page_that_does_not_read_is_why_there_is_no_room() {
     assert!(is_damage(&error), "{error}");
 }
 
-/// Goal: who keeps more snapshots than there may be is told that, not that the device is full, and dropping one helps.
-/// Method: an empty database.
+/// Goal: one snapshot more than the limit gives an error that says so, not that the device is full, and
+/// dropping one helps. Method: an empty database.
 #[test]
 fn there_are_as_many_kept_snapshots_as_there_may_be() {
     let profile = Profile::named("slc-2k").unwrap().with_block_count(64).unwrap();

@@ -1,5 +1,5 @@
-//! Base copies and changes in one order of use: nothing that was committed is lost, whatever the
-//! window, and it saves what it is made to save.
+//! Base copies and changes in one order of use: no commit is lost with any window, and the window saves the
+//! work that it is made to save.
 
 use flagstone::{AbsentLeaf, Budget, Database, FrameKind, MergeTo, Options, Replacement, Victim};
 use flagstone_nand::{Crashable as _, Profile, SimNand};
@@ -41,7 +41,7 @@ fn chip() -> SimNand {
     SimNand::new(&Profile::named("slc-2k").unwrap().with_block_count(64).unwrap(), 1)
 }
 
-/// What a run of reads and changes cost.
+/// Cost of a run of reads and changes.
 #[derive(Debug)]
 struct Cost {
     merges: u64,
@@ -61,7 +61,7 @@ fn run(options: &Options) -> Cost {
         transaction.commit().unwrap();
     }
     database.runtime().checkpoint_now().unwrap();
-    // What comes now, comes to a database that was opened again.
+    // The next requests meet a database that was opened again.
     let database = Database::open_on(database.into_device().unwrap(), options).unwrap();
     let table = database.existing_table("t").unwrap().unwrap();
     let before = database.stats().engine;
@@ -141,8 +141,8 @@ fn what_it_cannot_work_with_is_refused() {
     }
 }
 
-/// Figure 6 of the paper: a node of ten entries, and thirty that come to it. Immediate splits write three
-/// nodes for every five of them, 18 in all; one multi-split writes at most four leaves and their parent.
+/// Figure 6 of the paper: a node of ten entries, and thirty new entries for it. Immediate splits write three
+/// nodes for every five new entries, 18 in all; one multi-split writes at most four leaves and their parent.
 ///
 /// Here an insert that does not fit splits its leaf in an engine with whole pages (`traditional`), which
 /// writes both halves; a parent is written by the checkpoint, since its separators stand in the log.
@@ -183,7 +183,7 @@ fn a_multi_split_writes_a_leaf_once() {
     assert!(immediate >= 3 * multi, "{immediate} pages with immediate splits, {multi} with one");
 }
 
-/// Goal: a leaf's changes meet it when they are as many as the limit allows, though memory has room.
+/// Goal: a leaf's changes meet it when their number reaches the limit, though memory has room.
 #[test]
 fn a_leaf_that_is_full_of_changes_is_merged() {
     let merges = |unit_pages: f64| {

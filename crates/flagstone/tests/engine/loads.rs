@@ -11,12 +11,12 @@ const BATCH: u32 = 60;
 const BATCHES: u32 = 6;
 /// Sessions that end without a checkpoint.
 const SESSIONS: u32 = 60;
-/// Seeds of what a cut leaves behind.
+/// Seeds of the content that a cut leaves behind.
 const SEEDS: u64 = 2;
 
 fn options() -> Options {
     let options = Options::default().with_memory(64 << 10);
-    // What spills is not claimed.
+    // A transaction that spills is not claimed.
     Options {
         commit: CommitBy::Claims,
         log_pages: 160,
@@ -50,7 +50,7 @@ fn tables<D: Nand>(database: &Database<D>) -> [Table; 2] {
     ["t", "counts"].map(|name| database.existing_table(name).unwrap().unwrap())
 }
 
-/// Loads batch after batch, with a checkpoint in between; how many commits returned.
+/// Loads batch after batch, with a checkpoint in between; gives the number of commits that returned.
 fn load<D: Nand>(database: &Database<D>, [table, counts]: [Table; 2]) -> u32 {
     for batch in 0..BATCHES {
         let mut transaction = database.begin();
@@ -71,7 +71,7 @@ fn load<D: Nand>(database: &Database<D>, [table, counts]: [Table; 2]) -> u32 {
     BATCHES
 }
 
-/// What is wrong with what a reopened database holds after `returned` commits, if anything is.
+/// The fault in the content of a reopened database after `returned` commits, if there is one.
 fn fault_of<D: Crashable>(device: D, returned: u32) -> Option<String> {
     let database = match Database::open_on(device, &options()) {
         Ok(database) => database,
@@ -113,7 +113,7 @@ fn fault_of<D: Crashable>(device: D, returned: u32) -> Option<String> {
 const ON_CELLS: [Ending; 4] =
     [Ending::Untouched, Ending::LooksUntouched, Ending::RandomBits, Ending::Complete];
 
-/// How what was not synced on a file ends: any part of it may be there.
+/// Endings for writes that were not synced on a file: any part of them may be there.
 const ON_A_FILE: [Ending; 4] = [
     Ending::Untouched,
     Ending::UnsyncedSubset512 { draw: 1 },
@@ -121,7 +121,7 @@ const ON_A_FILE: [Ending; 4] = [
     Ending::Complete,
 ];
 
-/// Cuts the power at every operation of a load, each way that it may end; the states and the faults.
+/// Cuts the power at every operation of a load, with every ending; gives the states and the faults.
 fn explore<D: Crashable + Clone>(
     device: D,
     endings: [Ending; 4],
@@ -164,8 +164,8 @@ fn explore<D: Crashable + Clone>(
     (states, faults)
 }
 
-/// Goal: a commit whose rows make many leaves of one is there completely or not at all, whatever the
-/// operation at which power fails. Method: every operation of a load on a chip and on a file.
+/// Goal: a commit whose rows make many leaves of one is there completely or not at all, whichever operation
+/// the power cut hits. Method: every operation of a load on a chip and on a file.
 #[test]
 fn every_power_cut_of_a_load_leaves_whole_commits() {
     let (states, faults) = explore(chip(), ON_CELLS, |_| {});
@@ -176,7 +176,7 @@ fn every_power_cut_of_a_load_leaves_whole_commits() {
     assert!(states > 300, "{states} states");
 }
 
-/// Goal: the same on a chip whose ECC is ours. Method: the same.
+/// Goal: the same on a chip under the engine's own ECC. Method: the same.
 #[test]
 fn every_power_cut_of_a_load_under_ecc_of_our_own_leaves_whole_commits() {
     let profile = Profile::named("tiny-own").unwrap().with_block_count(160).unwrap();
@@ -216,7 +216,7 @@ fn a_database_whose_loads_are_cut_again_and_again_opens() {
     assert_eq!(database.snapshot().unwrap().range(table, ..).count(), rows as usize);
 }
 
-/// Goal: the exploration sees. Method: bugs planted in what a load does.
+/// Goal: the exploration finds bugs. Method: bugs planted in the steps of a load.
 #[cfg(feature = "seeded-bugs")]
 #[test]
 fn planted_bugs_are_found_by_cutting_loads() {
@@ -232,7 +232,7 @@ fn planted_bugs_are_found_by_cutting_loads() {
 }
 
 /// Goal: leaves that have to split do so together, so that a file is not synced for each. Method: rows in
-/// random order, in a memory of which changes fill their share again and again; the syncs of the file.
+/// random order, in a memory whose share for changes is filled again and again; the syncs of the file.
 #[test]
 fn leaves_split_together() {
     const ROWS: u64 = 24_000;
@@ -258,9 +258,9 @@ fn leaves_split_together() {
     assert!(database.check().unwrap().faults.is_empty());
 }
 
-/// Goal: groups of leaves wait for the syncs of commits, instead of having each its own. Method: rows in random order,
-/// all of whose commits are durable, in a memory of which changes fill their share again and again; the syncs of the
-/// file.
+/// Goal: groups of leaves wait for the syncs of commits, instead of having each its own. Method: rows in
+/// random order, all of whose commits are durable, in a memory whose share for changes is filled again and
+/// again; the syncs of the file.
 #[test]
 fn splits_share_the_syncs_of_commits() {
     const COMMITS: u64 = 60;

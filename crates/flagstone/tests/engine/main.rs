@@ -1,5 +1,5 @@
-//! The engine through its public interface, one module a subject: one program, so that the engine is
-//! compiled once for all of them.
+//! The engine through its public interface, one module a subject, in one program, so that the engine is
+//! compiled once.
 #![expect(clippy::unwrap_used, clippy::panic, reason = "a test that cannot go on fails here")]
 
 mod backup;

@@ -1,5 +1,5 @@
-//! On-the-fly redo as presets have it: what leaves memory, what a checkpoint writes, what restart
-//! does not.
+//! On-the-fly redo in presets: the pages that leave memory, the pages that a checkpoint writes, and the pages
+//! that restart does not write.
 
 use flagstone::{Database, Options, Table};
 use flagstone_nand::{Crashable as _, Profile, SimNand};
@@ -75,7 +75,7 @@ fn a_change_reads_its_leaf_first() {
     }
 }
 
-/// Frames take what deltas leave, and give way again; both together stay within the budget.
+/// Frames take the memory that deltas leave, and give way again; both together stay within the budget.
 #[test]
 fn frames_and_redo_records_share_one_budget() {
     let options = options("otf-immediate");
@@ -102,7 +102,7 @@ fn restarted(database: Database<SimNand>, options: &Options) -> Database<SimNand
     Database::open_on(device, options).unwrap()
 }
 
-/// Restart writes no data page, and nothing is undone: the first reads of a page pay for it.
+/// Restart writes no data page, and nothing is undone: the first read of a page pays for its changes.
 #[test]
 fn restart_puts_redo_back_and_writes_no_page() {
     let options = options("otf-immediate");
@@ -118,9 +118,9 @@ fn restart_puts_redo_back_and_writes_no_page() {
     assert_eq!(value[3..7], 149u32.to_be_bytes());
 }
 
-/// Goal (rule D11): restart writes no page at whatever moment the power fails, however many commits
-/// are to lie between checkpoints. Method: values of many times the memory, and restarts at all
-/// stages of a checkpoint and of the log's fill.
+/// Goal (rule D11): restart writes no page at any moment at which the power fails, with any number of commits
+/// between checkpoints. Method: values of many times the memory, and restarts at all stages of a checkpoint
+/// and of the log's fill.
 #[test]
 fn restart_writes_no_page_however_long_the_log() {
     let options = options("otf-immediate");

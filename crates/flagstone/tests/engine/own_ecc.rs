@@ -27,7 +27,7 @@ fn value(commit: u32) -> Vec<u8> {
     vec![commit as u8; 40 + commit as usize % 50]
 }
 
-/// What a database holds after so many commits.
+/// Content of a database after so many commits.
 fn expected(commits: u32) -> BTreeMap<Vec<u8>, Vec<u8>> {
     let row = |commit: u32| ((commit * 5 % KEYS).to_be_bytes().to_vec(), value(commit));
     (0..commits).map(row).collect()
@@ -40,7 +40,7 @@ fn created() -> Chip {
     database.into_device().unwrap()
 }
 
-/// Commits one after the other; how many returned.
+/// Commits one after the other; gives the number that returned.
 fn commit_all(database: &Database<Chip>) -> u32 {
     let table = database.existing_table("t").unwrap().unwrap();
     for commit in 0..COMMITS {
@@ -62,7 +62,7 @@ fn run(chip: Chip) -> (Chip, u32) {
     (database.into_device().unwrap(), returned)
 }
 
-/// What a reopened database holds, and what its check finds.
+/// Content of a reopened database, or the fault that its check finds.
 fn content(chip: Chip) -> Result<BTreeMap<Vec<u8>, Vec<u8>>, String> {
     let database = Database::open_on(chip, &options()).map_err(|error| error.to_string())?;
     let table = database.existing_table("t").map_err(|error| error.to_string())?;
@@ -74,14 +74,14 @@ fn content(chip: Chip) -> Result<BTreeMap<Vec<u8>, Vec<u8>>, String> {
     if faults.is_empty() { Ok(rows) } else { Err(format!("{faults:?}")) }
 }
 
-/// Goal: the promise at every power cut, torn parity and torn labels among what it leaves. Method: every
-/// operation of small commits, in every way that it may end; no more than the commit in flight is in doubt.
+/// Goal: the promise holds at every power cut, also where it leaves torn parity and torn labels. Method:
+/// every operation of small commits, with every ending; no more than the commit in flight is in doubt.
 #[test]
 fn every_power_cut_of_a_commit_leaves_whole_commits() {
     let created = created();
     let mut recording = created.clone();
     recording.record_operations();
-    // Behind what opening does: a device that goes then does not come back from it.
+    // Cuts begin behind the opening: a device that fails during an opening is not given back.
     let opened = Database::open_on(created.clone(), &options()).unwrap();
     let first = opened.into_device().unwrap().operation_count();
     let (done, returned) = run(recording);
@@ -114,8 +114,8 @@ fn is_programmed(chip: &Chip, page: PhysicalPage) -> bool {
     data.iter().chain(&spare).any(|byte| *byte != 0xFF)
 }
 
-/// Goal: as many flipped bits as the code repairs are invisible, in every code word at once: those that
-/// were never programmed, and parity, among them. Method: bits that every read finds flipped.
+/// Goal: as many flipped bits as the code repairs are invisible, in every code word at once, words that were
+/// never programmed and parity included. Method: bits that every read finds flipped.
 #[test]
 fn flips_up_to_the_strength_are_invisible() {
     let (chip, _) = run(created());
@@ -138,7 +138,7 @@ fn flips_up_to_the_strength_are_invisible() {
     }
 }
 
-/// Goal: one flip more is a typed error or the right answer. Method: page by page.
+/// Goal: one more flip gives a typed error or the right answer. Method: page by page.
 #[test]
 fn a_flip_too_many_is_noticed() {
     let (chip, _) = run(created());
@@ -150,7 +150,7 @@ fn a_flip_too_many_is_noticed() {
         (0..words).for_each(|index| flipped.device_mut().flip_bits(page, index, word.strength + 1));
         match content(flipped) {
             Ok(found) => {
-                // The last page of the log alone may look like one that a cut took.
+                // Only the last page of the log may look like a page that a cut took.
                 let is_right =
                     (0..=COMMITS).rev().take(30).any(|commits| expected(commits) == found);
                 assert!(is_right, "page {}: {found:?}", page.number());

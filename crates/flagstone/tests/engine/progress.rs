@@ -1,4 +1,4 @@
-//! Rule D7: whatever waits comes to its end, with as little memory and log as there may be.
+//! Rule D7: every wait comes to its end, with as little memory and log as there may be.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering};
@@ -68,7 +68,7 @@ fn the_path_of_a_tall_tree_fits_the_smallest_memory() {
     }
 }
 
-/// Does background work until there is none, with `between` before each piece.
+/// Does background work until none is left, with `between` before each piece.
 fn work_off(database: &Database<SimNand>, mut between: impl FnMut(u32)) {
     let runtime = database.runtime();
     for step in 0.. {
@@ -94,9 +94,9 @@ fn work_off(database: &Database<SimNand>, mut between: impl FnMut(u32)) {
     }
 }
 
-/// Goal: work comes to its end although the nodes that its search looks at do not fit in memory
-/// together, and although readers fill the memory with others meanwhile. Method: trees that are tall,
-/// and changes scattered over them.
+/// Goal: work comes to its end although the nodes of its search do not fit in memory together, and although
+/// readers fill the memory with other nodes meanwhile. Method: trees that are tall, and changes scattered
+/// over them.
 #[test]
 fn work_ends_in_the_smallest_memory_beside_readers() {
     for preset in ["flagstone", "traditional"] {
@@ -131,8 +131,8 @@ fn commit_row(device: SimNand, options: &Options, number: u8) -> (SimNand, bool)
     (database.into_device().unwrap(), is_done)
 }
 
-/// The device after a session that took room in the log for its first commit, and was cut off before
-/// a record was in it.
+/// The device after a session that took room in the log for its first commit, and was cut off before the
+/// record was in it.
 fn after_a_session_without_a_record(device: &SimNand, options: &Options) -> SimNand {
     let opened = Database::open_on(device.clone(), options).unwrap().into_device().unwrap();
     let end = commit_row(device.clone(), options, 0).0.operation_count();
@@ -152,7 +152,7 @@ fn after_a_session_without_a_record(device: &SimNand, options: &Options) -> SimN
     operations.rev().filter_map(cut_at).find(leaves_no_record).unwrap()
 }
 
-/// Goal: sessions that took room in the log and left no record in it do not use it up. Method: cuts
+/// Goal: sessions that took room in the log and left no record there do not use up the log. Method: cuts
 /// within the first program of many sessions in a row.
 #[test]
 fn sessions_without_a_record_leave_the_log_its_room() {
@@ -186,7 +186,8 @@ fn with_bounded_reads(device: SimNand, read_count_max: u32) -> Hooked<SimNand> {
     Hooked { device, hook: Arc::new(hook) }
 }
 
-/// Rows of one table all over its leaves, and of others of one leaf each, all of them in the log alone; then a cut.
+/// Rows of one table all over its leaves, and rows of tables with one leaf each, all of them in the log
+/// alone; then a cut.
 fn cut_with_many_changes(options: &Options) -> SimNand {
     let database = created("tiny", 1_000, options);
     let table = database.table("wide").unwrap();
@@ -203,9 +204,9 @@ fn cut_with_many_changes(options: &Options) -> SimNand {
     device
 }
 
-/// Goal: an opening ends, whatever the memory and whichever frames leave it first. Method: many changes that the log
-/// alone has, in trees of many leaves and of one; opened with other memory by every preset and every policy, on a
-/// device that counts what is read.
+/// Goal: an opening ends, with any memory and any order in which frames leave it. Method: many changes that
+/// the log alone has, in trees of many leaves and of one; opened with other memory by every preset and every
+/// policy, on a device that counts its reads.
 #[test]
 fn every_opening_ends_whatever_the_memory() {
     const READS_MAX: u32 = 400_000;

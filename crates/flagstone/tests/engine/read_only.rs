@@ -1,4 +1,4 @@
-//! Databases that are opened to be read: nothing is written, and everything that was committed is there.
+//! Databases that are opened for reading: nothing is written, and every commit is there.
 
 use std::fs;
 use std::os::unix::fs::PermissionsExt as _;
@@ -26,7 +26,7 @@ fn put_all<D: Nand>(database: &Database<D>, table: Table, fill: u8) -> Result<()
     transaction.commit().map(drop)
 }
 
-/// What every row is set to.
+/// The value to which every row is set.
 fn fill_of<D: Nand>(database: &Database<D>) -> u8 {
     let table = database.existing_table("t").unwrap().unwrap();
     let rows: Vec<_> =
@@ -36,7 +36,7 @@ fn fill_of<D: Nand>(database: &Database<D>) -> u8 {
     rows[0][0]
 }
 
-/// Whatever would write is refused; what reads works.
+/// Every call that would write is refused; reads work.
 fn refuses_writes<D: Nand>(database: &Database<D>) {
     let table = database.table("t").unwrap();
     let mut transaction = database.begin();
@@ -54,7 +54,8 @@ fn refuses_writes<D: Nand>(database: &Database<D>) {
     database.flush().unwrap();
 }
 
-/// Transactions one after the other, a checkpoint in between, until the power goes; the last that returned.
+/// Transactions one after the other, a checkpoint in between, until the power goes; gives the number of the
+/// last that returned.
 fn session<D: Nand>(database: Database<D>) -> (u8, D) {
     let table = database.existing_table("t").unwrap().unwrap();
     let mut last = 0;
@@ -80,10 +81,10 @@ fn closed<D: Nand>(device: D) -> D {
     twin.into_device().unwrap()
 }
 
-/// Opens a device to be read and to be written, in this order; what both find.
+/// Opens a device for reading and then for writing; gives the value that each finds.
 fn read_then_recover<D: Crashable>(mut device: D) -> [u8; 2] {
     device.power_cycle();
-    // Cells in between read otherwise each time: a hash would tell that they were read.
+    // Unstable cells read differently each time: a hash would show that they were read.
     let before = device.operation_count();
     let database = Database::open_read_only_on(device, &options()).unwrap();
     let read = fill_of(&database);
@@ -95,9 +96,9 @@ fn read_then_recover<D: Crashable>(mut device: D) -> [u8; 2] {
     [read, fill_of(&Database::open_on(device, &options()).unwrap())]
 }
 
-/// Goal: after every power cut, everything that was committed can be read without a write, and reading takes
-/// nothing from the restart that follows. Method: a session on a closed device; each of its operations is cut
-/// with every ending.
+/// Goal: after every power cut, every commit can be read without a write, and reading takes nothing from the
+/// restart that follows. Method: a session on a closed device; each of its operations is cut with every
+/// ending.
 fn reads_after_every_cut<D: Crashable>(device: D) {
     let device = closed(device);
     assert_eq!(read_then_recover(device.clone()), [0, 0]);
@@ -142,8 +143,8 @@ fn a_file_is_read_after_every_cut() {
     reads_after_every_cut(SegmentFile::create_growing(storage, &profile, 2).unwrap());
 }
 
-/// Goal: a transaction that spilled is read where its changes cannot be merged, and a tail that takes more than
-/// the memory is refused by name; with more memory it is read.
+/// Goal: a transaction that spilled is read where its changes cannot be merged, and a tail that takes more
+/// than the memory is refused by name; with more memory it is read.
 #[test]
 fn a_tail_that_outgrows_memory_asks_for_more() {
     let profile = Profile::named("slc-2k").unwrap().with_block_count(128).unwrap();
@@ -176,9 +177,9 @@ fn a_tail_that_outgrows_memory_asks_for_more() {
     assert_eq!(database.snapshot().unwrap().len(table).unwrap(), 6_000);
 }
 
-/// Goal: a session that was cut off is read with the memory that it had, although its log holds more changes than that.
-/// Method: rows all over a table, many times what memory holds; sessions of several lengths, three of which are read
-/// only with what they had appended since their last checkpoint.
+/// Goal: a session that was cut off is read with the memory that it had, although its log holds more changes
+/// than that. Method: rows all over a table, many times the size of memory; sessions of several lengths,
+/// three of which are read only with the changes that they had appended since their last checkpoint.
 #[test]
 fn a_reader_needs_no_more_memory_than_the_session_before() {
     for (seed, kib) in [(0, 512), (3, 512), (16, 512), (6, 256), (13, 256)] {
@@ -211,8 +212,9 @@ fn a_reader_needs_no_more_memory_than_the_session_before() {
     }
 }
 
-/// Goal: the same for transactions that spilled, of which the log has nothing but the places. Method: several times as
-/// much as memory, changed in part by a later one and by small ones; rows in order, at random, and by a scan each way.
+/// Goal: the same for transactions that spilled, of which the log has only the places of their runs. Method:
+/// a transaction several times as large as memory, changed in part by a later one and by small ones; rows in
+/// order, at random, and by a scan each way.
 #[test]
 fn what_spilled_is_read_with_the_memory_that_wrote_it() {
     let little = Options::default().with_memory(256 << 10);
@@ -257,9 +259,10 @@ fn what_spilled_is_read_with_the_memory_that_wrote_it() {
     assert!(peak <= 256 << 10, "{peak} bytes");
 }
 
-/// Goal: what is let go comes back as it was, although a session that wrote has folded it with what came before. Method: a
-/// byte of a row changed by a small transaction and another by one that spilled; a session with more memory reads that
-/// row alone, and its checkpoint copies the sum; then the row is read before and after all others.
+/// Goal: a change that is let go comes back as it was, although a writing session has folded it with earlier
+/// changes. Method: a small transaction changes a byte of a row, and one that spilled changes another; a
+/// session with more memory reads that row alone, and its checkpoint copies the sum; then the row is read
+/// before and after all others.
 #[test]
 fn what_a_checkpoint_copied_of_a_run_is_not_let_go() {
     let little = Options::default().with_memory(256 << 10);
@@ -304,7 +307,7 @@ fn contents(paths: &[&Path]) -> Vec<Vec<u8>> {
     paths.iter().map(|path| fs::read(path).unwrap()).collect()
 }
 
-/// Opens a database several times to be read, files that may not be written; nothing of them changes.
+/// Opens a database several times for reading, from files that may not be written; none of them changes.
 fn is_read_as_it_is(path: &Path, files: &[&Path], fill: u8) {
     let before = contents(files);
     for file in files {
@@ -331,8 +334,8 @@ fn is_read_as_it_is(path: &Path, files: &[&Path], fill: u8) {
     drop(writer);
 }
 
-/// Goal: files that cannot be written are read, by several at a time, and nobody writes meanwhile. Method: a
-/// plain file and an image, closed and not closed.
+/// Goal: files that cannot be written are read, by several handles at a time, and none can write meanwhile.
+/// Method: a plain file and an image, closed and not closed.
 #[test]
 fn files_that_cannot_be_written_are_read() {
     let directory = tempfile::tempdir().unwrap();

@@ -1,4 +1,4 @@
-//! What a restart gives back, and what it must not leave behind.
+//! Content that a restart gives back, and remains that it must not leave.
 
 use flagstone::{
     Budget, Compaction, Database, Durability, EngineError, Options, Table, Transaction,
@@ -34,7 +34,7 @@ fn spill(database: &Database<SimNand>, table: Table) {
     assert!(database.stats().engine.spilled_pages > 0, "the transaction fits in memory");
 }
 
-/// Does background work a piece at a time until a checkpoint more is complete.
+/// Does background work a piece at a time until one more checkpoint is complete.
 fn work_to_checkpoint(database: &Database<SimNand>) {
     let before = database.stats().engine.checkpoints;
     work_until(database, |database| database.stats().engine.checkpoints > before);
@@ -46,7 +46,7 @@ fn work_until(database: &Database<SimNand>, is_enough: impl Fn(&Database<SimNand
     work_on(database, is_enough);
 }
 
-/// Does the work that there is a piece at a time until `is_enough`.
+/// Does waiting work a piece at a time until `is_enough`.
 fn work_on(database: &Database<SimNand>, is_enough: impl Fn(&Database<SimNand>) -> bool) {
     let runtime = database.runtime();
     while !is_enough(database) {
@@ -218,9 +218,9 @@ fn a_checkpoint_keeps_what_a_recovered_run_holds_apart() {
     }
 }
 
-/// Goal: a leaf on the device that names a replaced value is no fault, although the pages of that
-/// value are nodes by now. Method: the value goes while a checkpoint is under way that knows its pages
-/// to be free and leaves the change to the log; then the power goes, and another table splits.
+/// Goal: a leaf on the device that names a replaced value is no fault, although the pages of that value are
+/// nodes by now. Method: the value goes during a checkpoint that knows its pages to be free and leaves the
+/// change to the log; then the power goes, and another table splits.
 #[test]
 fn pages_of_a_replaced_value_may_have_a_new_owner() {
     let options = Options::preset("traditional").unwrap().with_memory(1 << 20);
@@ -252,8 +252,8 @@ fn pages_of_a_replaced_value_may_have_a_new_owner() {
     assert_eq!(value.as_deref(), Some(&[2; 10][..]));
 }
 
-/// Seen: a checkpoint wrote the same inner node again and again, for minutes. Cause: leaves that split
-/// while restart merged, for want of memory, left it in a frame that was older than what it held.
+/// Seen: a checkpoint wrote the same inner node again and again, for minutes. Cause: leaves that split while
+/// restart merged, for want of memory, left this node in a frame that was older than its content.
 #[test]
 fn inner_nodes_that_split_at_restart_are_written_once() {
     const PROGRAMS_MAX: u64 = 2_000;
@@ -291,11 +291,11 @@ fn inner_nodes_that_split_at_restart_are_written_once() {
     assert!(written < PROGRAMS_MAX, "{written} pages, and no end of it");
 }
 
-/// Goal: a restart that has to merge may empty leaves and need new ones. A number that such a leaf gives
-/// up has no other owner while commits are being put back: that one's image would be complete to less
-/// than the record that frees the number, and the next restart that reads the record would take it.
-/// Method: deletes and then inserts, all of them put back with less memory than they take, on a chip
-/// where the numbers in front of those leaves are free. Then two more restarts.
+/// Goal: a restart that has to merge may empty leaves and need new ones. A number that such a leaf gives up
+/// has no other owner while commits are being put back: the image of that owner would be complete to less
+/// than the record that frees the number, and the next restart that reads the record would take the page.
+/// Method: deletes and then inserts, all of them put back with less memory than they take, on a chip where
+/// the numbers in front of these leaves are free. Then two more restarts.
 #[test]
 fn numbers_that_a_merging_restart_frees_have_no_other_owner_before_its_end() {
     const ROWS: u32 = 6_000;
@@ -335,9 +335,9 @@ fn numbers_that_a_merging_restart_frees_have_no_other_owner_before_its_end() {
     }
 }
 
-/// Goal: a restart that has to merge does not load spilled changes of later commits for it: they could
-/// not be merged yet, would take all memory, and the opening would never end. Method: small commits that
-/// do not fit the memory of the next opening, with a spilled transaction behind them.
+/// Goal: a restart that has to merge does not load spilled changes of later commits: they could not be merged
+/// yet, would take all memory, and the opening would never end. Method: small commits that do not fit the
+/// memory of the next opening, with a spilled transaction behind them.
 #[test]
 fn a_merging_restart_leaves_later_spills_on_flash() {
     let options = |memory| Options { log_pages: 2_000, ..Options::default().with_memory(memory) };
@@ -370,11 +370,11 @@ fn a_merging_restart_leaves_later_spills_on_flash() {
     assert!(report.is_sound(), "{report:?}");
 }
 
-/// Goal (rule D2): a leaf that a large transaction wrote holds more than a restart has put back so far. It
-/// is not merged with an emptied neighbour before that: the image would claim too little, and a change
-/// from before the transaction would win over it. Method: every second stretch of keys is emptied, one
-/// key of each other stretch is changed by a small commit and then claimed with its leaf; all of it is
-/// put back with less memory than it takes.
+/// Goal (rule D2): a leaf that a large transaction wrote holds more than a restart has put back so far. The
+/// leaf is not merged with an emptied neighbour before that: the image would claim too little, and a change
+/// from before the transaction would win over it. Method: every second stretch of keys is emptied, one key of
+/// each other stretch is changed by a small commit and then claimed with its leaf; all changes are put back
+/// with less memory than they take.
 #[test]
 fn a_merging_restart_leaves_leaves_alone_that_know_more() {
     const ROWS: u32 = 24_000;
@@ -502,8 +502,8 @@ fn closed<D: Crashable>(device: D) -> D {
     twin.into_device().unwrap()
 }
 
-/// Goal (K6): a session that only reads writes nothing, whatever waits in the log, and leaves the device
-/// closed. After a session that did not end well there is something to write.
+/// Goal (K6): a session that only reads writes nothing, with any changes waiting in the log, and leaves the
+/// device closed. After a session without a clean end there is something to write.
 #[test]
 fn a_session_that_only_reads_writes_nothing() {
     fn reads<D: Crashable>(device: D) {
@@ -536,13 +536,13 @@ fn a_session_that_only_reads_writes_nothing() {
 }
 
 /// Goal (K6, D11): sessions that begin on a closed device recover from every cut. Method: a session that
-/// commits twice, by the log and by pages of a group, closes and goes on; each of its operations is cut
-/// with every ending, and so is each operation of the restart after it where it is short.
+/// commits twice, by the log and by pages of a group, closes and goes on; each of its operations is cut with
+/// every ending, and so is each operation of the following restart where that is short.
 #[test]
 fn every_cut_of_a_session_on_a_closed_device_recovers() {
     let options = Options::default().with_memory(1 << 20);
     let device = closed(chip(64));
-    // What committed last, as far as the power lasted.
+    // Number of the last commit that returned before the power went.
     let session = |device: SimNand| -> (u8, SimNand) {
         let Ok(database) = Database::open_on(device.clone(), &options) else { return (2, device) };
         let table = database.existing_table("t").unwrap().unwrap();
@@ -572,7 +572,7 @@ fn every_cut_of_a_session_on_a_closed_device_recovers() {
             let mut cut = device.clone();
             cut.set_plan(FaultPlan::power_cut(1, number, ending));
             let (last, mut cut) = session(cut);
-            // The one in flight may have been committed; what one restart has answered stays.
+            // The commit in flight may have been committed; the answer of one restart stays the answer.
             let mut possible = vec![last, last + 1];
             for _ in 0..3 {
                 cut.power_cycle();
@@ -621,8 +621,8 @@ fn put_value(database: &Database<SimNand>, table: Table, row: u32, fill: u8) {
     transaction.commit().unwrap();
 }
 
-/// A database whose last checkpoint says much: as many values that a snapshot needed, and nobody else, as
-/// fill four fifths of a record.
+/// A database whose last checkpoint names many pages: values that a snapshot alone needed, enough to fill
+/// four fifths of a record.
 fn much_said() -> (Database<SimNand>, Table) {
     let mut profile = Profile::named("slc-2k").unwrap();
     profile.geometry.pages_per_block = 8;
@@ -650,7 +650,7 @@ fn much_said() -> (Database<SimNand>, Table) {
     (database, table)
 }
 
-/// Goal: what the last checkpoint said does not keep new values from being named.
+/// Goal: the names in the last checkpoint leave room to name new values.
 #[test]
 fn a_record_that_says_much_leaves_room_for_what_is_open() {
     let (database, table) = much_said();
@@ -667,7 +667,8 @@ fn a_record_that_says_much_leaves_room_for_what_is_open() {
     assert!(database.check().unwrap().is_sound());
 }
 
-/// Goal: nor does it keep transactions larger than memory from being spilled, in this session or the next.
+/// Goal: the names in the last checkpoint also leave room to spill transactions larger than memory, in this
+/// session and in the next.
 #[test]
 fn a_record_that_says_much_leaves_room_for_spills() {
     let (database, table) = much_said();
@@ -680,7 +681,7 @@ fn a_record_that_says_much_leaves_room_for_spills() {
 }
 
 /// Goal: a device that is made anew holds nothing of before, in the next session either. Method: lives that
-/// end with different kinds of blocks; the last one that was taken may be one of the log.
+/// end with different kinds of blocks; the last block taken may be a block of the log.
 #[test]
 fn a_device_made_anew_is_empty() {
     fn session(device: SimNand, act: impl Fn(&Database<SimNand>)) -> SimNand {
@@ -717,7 +718,7 @@ fn a_device_made_anew_is_empty() {
     }
 }
 
-/// What a check finds once everything that was committed is loaded, merged and released.
+/// Leaks that a check finds once every commit is loaded, merged and released.
 fn leaked(database: &Database<SimNand>) -> u64 {
     for _ in 0..3 {
         database.merge().unwrap();
@@ -757,7 +758,7 @@ fn values_that_a_spill_rolls_back_or_replaces_are_freed() {
         for restarts in [false, true] {
             let (mut database, mut table) = created();
             let mut transaction = database.begin();
-            // What comes first by its key leaves memory first.
+            // The change with the lower key leaves memory first.
             let (first, second) = ([0; 4], [0, 0, 0, 1]);
             transaction.put(table, &first, &[1; 9_000]).unwrap();
             let savepoint = transaction.savepoint().unwrap();
@@ -781,8 +782,9 @@ fn values_that_a_spill_rolls_back_or_replaces_are_freed() {
     }
 }
 
-/// Goal: what a commit names of savepoints grows with what left memory, not with how often it went back.
-/// Method: many ways back behind a spill, to one savepoint and to fresh ones, some of them across it.
+/// Goal: the part of a commit that names savepoints grows with the changes that left memory, not with the
+/// number of rollbacks. Method: many rollbacks behind a spill, to one savepoint and to fresh ones, some of
+/// them across it.
 #[test]
 fn ways_back_to_savepoints_take_no_room() {
     let (database, table) = created();
@@ -837,9 +839,9 @@ fn a_savepoint_that_was_rolled_back_is_gone() {
     assert_eq!(transaction.get(table, b"b").unwrap(), None);
 }
 
-/// Goal: a large transaction behind another one has the same room, but for how its pages lie: those that follow each
-/// other are named together. Method: on small blocks, whose records hold little, as many changes as one
-/// transaction may have, several times in a row.
+/// Goal: a large transaction behind another one has the same room, but for how its pages lie: pages that
+/// follow each other are named together. Method: on small blocks, whose records hold little, as many changes
+/// as one transaction may have, several times in a row.
 #[test]
 fn a_large_transaction_may_follow_another() {
     let profile = Profile::named("tiny").unwrap().with_block_count(400).unwrap();
@@ -872,9 +874,9 @@ fn a_large_transaction_may_follow_another() {
     assert!(database.stats().engine.spilled_pages > 0, "{most} rows fit in memory");
 }
 
-/// Goal: a transaction may be many times larger than memory, whatever the order of its keys, and is there as a whole
-/// after a cut; changes of keys that it changed before are found on flash. Method: twelve times the memory in rows of
-/// random order, each tenth of them changed again, a cut before and one after the commit.
+/// Goal: a transaction may be many times larger than memory, with its keys in any order, and is there as a
+/// whole after a cut; changes of keys that it changed before are found on flash. Method: twelve times the
+/// memory in rows of random order, each tenth row changed again, a cut before and one after the commit.
 #[test]
 fn a_transaction_of_many_times_the_memory_commits() {
     const ROWS: u32 = 40_000;
@@ -919,8 +921,8 @@ fn a_transaction_of_many_times_the_memory_commits() {
     assert!(after.check().unwrap().is_sound());
 }
 
-/// Goal: a clean close merges nothing that the next session has room for. Method: sessions that end at any point
-/// of a batch of merges, which frees memory ahead of need.
+/// Goal: a clean close merges nothing that the next session has room for. Method: sessions that end at any
+/// point of a batch of merges, which frees memory ahead of need.
 #[test]
 fn a_close_merges_nothing_ahead() {
     let profile = Profile::named("slc-2k").unwrap().with_block_count(64).unwrap();
@@ -945,7 +947,8 @@ fn a_close_merges_nothing_ahead() {
     }
 }
 
-/// Goal: who waits for a checkpoint of a file does not wait for a sync a page. Method: syncs of one that copies.
+/// Goal: a wait for a checkpoint of a file is not a wait for a sync a page. Method: the syncs of a checkpoint
+/// that copies.
 #[test]
 fn a_checkpoint_that_is_waited_for_takes_few_syncs() {
     let directory = tempfile::tempdir().unwrap();
@@ -968,8 +971,8 @@ fn a_checkpoint_that_is_waited_for_takes_few_syncs() {
     assert!(copied > 6_000 && syncs < 20, "{copied} changes copied with {syncs} syncs");
 }
 
-/// Goal: a log lets as many changes wait as it can copy. Method: small rows, of which memory could hold many more,
-/// and how many wait at most, as records of 27 bytes.
+/// Goal: a log lets as many changes wait as it can copy. Method: small rows, of which memory could hold many
+/// more, and how many wait at most, as records of 27 bytes.
 #[test]
 fn records_count_against_the_log_not_their_memory() {
     let profile = Profile::named("slc-2k").unwrap().with_block_count(128).unwrap();

@@ -16,7 +16,7 @@ fn created() -> (Database<SimNand>, Table) {
     (database, table)
 }
 
-/// What is done to one key, or with the cursor.
+/// Changes of one key, or through the cursor.
 #[derive(Clone, Debug)]
 enum Change {
     OrInsert(Vec<u8>, Vec<u8>),
@@ -115,7 +115,7 @@ fn change_row(
 proptest! {
     #![proptest_config(ProptestConfig::with_cases(256))]
 
-    /// Every change by entry, update and retain does to the table what it does to the map.
+    /// Every change by entry, update and retain has the same effect on the table as on the map.
     #[test]
     fn changes_that_read_first_agree_with_a_map(
         changes in prop::collection::vec(change(), 0..60)
@@ -251,8 +251,9 @@ fn a_cursor_walks_a_large_table_both_ways() {
     assert_eq!(cursor.prev().unwrap(), None);
 }
 
-/// Goal: rows below a short key of zeros are found from behind, however many leaves follow. Method: keys of one
-/// size, whose separators take its place in the page; who asks is a transaction, a snapshot, and one that is kept.
+/// Goal: rows below a short key of zeros are found from behind, however many leaves follow. Method: keys of
+/// one size, whose separators take its place in the page; read by a transaction, a snapshot, and a kept
+/// snapshot.
 #[test]
 fn a_range_ends_below_a_few_zeros() {
     let (database, table) = created();
@@ -338,7 +339,8 @@ fn two_that_change_one_row_wait_for_each_other() {
     assert_eq!(database.snapshot().unwrap().get(table, b"count").unwrap(), Some(vec![200]));
 }
 
-/// Goal: whether a row is there is told without its value. Method: a value of many pages, and the reads counted.
+/// Goal: the answer whether a row is there needs no read of its value. Method: a value of many pages, and the
+/// reads counted.
 #[test]
 fn a_large_value_is_not_loaded_to_say_that_it_is_there() {
     let (database, table) = created();

@@ -1,5 +1,5 @@
-//! Damaged databases: what is read past damage, and what is salvaged. Each row has a value of its own, so that whatever
-//! comes back is compared with a model, and whatever stands whole on the device has to come back.
+//! Damaged databases: reads past damage, and salvage. Each row has a value of its own, so that every row that
+//! comes back is compared with a model, and every row that stands whole on the device has to come back.
 
 use std::collections::BTreeMap;
 use std::fs;
@@ -16,7 +16,7 @@ fn options() -> Options {
     Options::default().with_memory(256 << 10)
 }
 
-/// A device of each kind, and what one page of it takes in its file.
+/// Kinds of devices, each with the size of a page in its file.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Kind {
     File,
@@ -48,7 +48,7 @@ impl Kind {
     }
 }
 
-/// What a row was set to, for the `generation`th time: bytes that nothing else has.
+/// Value of a row that is set for the `generation`th time: bytes that occur nowhere else.
 fn value_of(table: &str, row: u32, generation: u32) -> Vec<u8> {
     let mut value = format!("<{table} {row} {generation}>").into_bytes();
     let mut state = u64::from(row) << 32 | u64::from(generation) << 8 | table.len() as u64;
@@ -63,7 +63,7 @@ fn value_of(table: &str, row: u32, generation: u32) -> Vec<u8> {
 /// Newest value of each row of each table, and how often it was set.
 type Model = BTreeMap<(String, Vec<u8>), (Vec<u8>, u32)>;
 
-/// What came back, by table and key.
+/// Rows that came back, by table and key.
 type Rows = BTreeMap<(String, Vec<u8>), Vec<u8>>;
 
 struct Saved {
@@ -117,8 +117,8 @@ fn is_in(low: &[u8], high: Option<&[u8]>, key: &[u8]) -> bool {
 }
 
 impl Saved {
-    /// Salvages, and holds against the model what came back: a row that is not the newest is told as doubtful and one that
-    /// was committed once; a row that is not there is told as missing or doubtful.
+    /// Salvages, and compares the result with the model: a row that is not the newest is reported as doubtful
+    /// and was committed once; a row that is not there is reported as missing or doubtful.
     fn salvage(&self) -> (SalvageReport, Rows) {
         let out = self.directory.path().join("out");
         let _ = fs::remove_file(&out);
@@ -174,7 +174,8 @@ impl Saved {
         }
     }
 
-    /// Every row whose newest value stands whole somewhere comes back with it, under whatever name of a table.
+    /// Every row whose newest value stands whole somewhere comes back with it, possibly under another name of
+    /// its table.
     fn all_that_stands_came_back(&self, rows: &Rows) -> (usize, usize) {
         let mut bytes = fs::read(&self.path).unwrap();
         bytes.truncate(bytes.len() - bytes.len() % self.kind.page_size());
@@ -187,7 +188,7 @@ impl Saved {
                 continue;
             }
             let places = found.get(format!("<{table} {row} {generation}>").as_str());
-            // Of a page of the log a record may go on elsewhere.
+            // A record in a page of the log may go on elsewhere.
             let is_log =
                 |at: usize| bytes[at - at % self.kind.page_size() + 4..].starts_with(b"Lg");
             let is_whole = |at: &usize| bytes[*at..].starts_with(value) && !is_log(*at);
@@ -199,7 +200,7 @@ impl Saved {
         (standing, self.model.len())
     }
 
-    /// Sets bytes of pages to what `damage` makes of them.
+    /// Replaces the bytes of pages as `damage` does.
     fn damage(&self, mut damage: impl FnMut(usize, &mut [u8])) {
         let mut bytes = fs::read(&self.path).unwrap();
         for (index, page) in bytes.chunks_mut(self.kind.page_size()).enumerate() {
@@ -208,7 +209,7 @@ impl Saved {
         fs::write(&self.path, bytes).unwrap();
     }
 
-    /// Pages that hold something.
+    /// Pages that are not empty.
     fn used_pages(&self) -> Vec<usize> {
         let bytes = fs::read(&self.path).unwrap();
         let pages = bytes.chunks(self.kind.page_size()).enumerate();
@@ -243,8 +244,8 @@ fn a_sound_database_is_salvaged_as_it_is() {
     }
 }
 
-/// Goal: one bad byte in one leaf takes the rows of that leaf and no others, of `sound_rows`, of a backup that goes on
-/// past damage, and of what is salvaged.
+/// Goal: one bad byte in one leaf takes the rows of that leaf and no others, from `sound_rows`, from a backup
+/// that goes on past damage, and from a salvage.
 #[test]
 fn one_bad_byte_takes_one_leaf() {
     for kind in Kind::ALL {
@@ -321,8 +322,8 @@ fn a_file_that_was_cut_short_gives_what_is_left() {
     }
 }
 
-/// Goal: a page of the log does not read. Method: each page that holds commits behind the checkpoint, one at a time; no
-/// other commit is lost with it, and all rows in leaves come back.
+/// Goal: a page of the log does not read. Method: each page that holds commits behind the checkpoint, one at
+/// a time; no other commit is lost with it, and all rows in leaves come back.
 #[test]
 fn a_page_of_the_log_takes_its_own_commits() {
     for kind in Kind::ALL {
@@ -378,7 +379,7 @@ fn ten_percent_of_the_pages_take_what_they_held() {
     }
 }
 
-/// Goal: a large value of which a page is gone is told, by its key.
+/// Goal: a large value of which a page is gone is reported, by its key.
 #[test]
 fn a_value_without_all_its_pages_is_told() {
     let saved = database(Kind::File, closed);

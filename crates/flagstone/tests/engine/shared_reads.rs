@@ -69,8 +69,8 @@ fn compare(snapshot: &Snapshot<SimNand>, table: Table, draws: &mut Draws, model:
     assert_eq!(snapshot.len(table).unwrap(), model.len() as u64);
 }
 
-/// Goal (V1): a shared read never gives anything else than the engine would. Method: random changes, small
-/// memory, merges in between, old and new snapshots; a model says what is right.
+/// Goal (V1): a shared read always gives the answer of the engine. Method: random changes, small memory,
+/// merges in between, old and new snapshots; a model has the right answers.
 #[test]
 fn shared_reads_see_what_the_engine_sees() {
     let profile = Profile::named("slc-2k").unwrap().with_block_count(96).unwrap();

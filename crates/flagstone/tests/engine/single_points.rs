@@ -1,4 +1,4 @@
-//! Damage to one place of a device: what hides the whole database.
+//! Damage to one place of a device: the cases that hide the whole database.
 
 use std::collections::BTreeSet;
 use std::fs::{self, OpenOptions};
@@ -49,7 +49,7 @@ fn fill<D: Nand>(database: Database<D>, end: End) {
     }
 }
 
-/// Places of a file that hold something, of `size` bytes each.
+/// Places of a file that are not empty, of `size` bytes each.
 fn places(path: &Path, size: usize) -> Vec<u64> {
     let bytes = fs::read(path).unwrap();
     let chunks = bytes.chunks(size).enumerate();
@@ -57,8 +57,9 @@ fn places(path: &Path, size: usize) -> Vec<u64> {
     chunks.filter(|(_, chunk)| is_used(chunk)).map(|(at, _)| (at * size) as u64).collect()
 }
 
-/// Goal: no place hides a database, but those whose loss is the loss of rows or of the way to them; there `salvage` gives
-/// all rows but those that stood in the place. Method: each place that holds anything set to zeros in turn.
+/// Goal: damage to one place hides no database, unless the place holds rows or the way to them; then
+/// `salvage` gives all rows but the ones in that place. Method: each place that is not empty is set to zeros
+/// in turn.
 #[test]
 fn what_one_place_hides_is_salvaged() {
     for (end, is_file) in [(End::Closed, true), (End::Cut, true), (End::Cut, false)] {
@@ -103,8 +104,8 @@ fn what_one_place_hides_is_salvaged() {
     }
 }
 
-/// Goal: the same where a place does not read: whoever opens the database has every row but those that stood there, or is
-/// told, and `salvage` goes past it. Method: each page that an opening or a scan reads fails in turn.
+/// Goal: the same where a place does not read: an opening gives every row but the ones in that place, or an
+/// error, and `salvage` goes past it. Method: each page that an opening or a scan reads fails in turn.
 #[test]
 fn a_page_that_does_not_read_hides_no_other() {
     for end in [End::Closed, End::Cut] {

@@ -89,7 +89,7 @@ fn many_commits_with_merges_and_checkpoints() {
     }
 }
 
-/// Goal: a change that takes back a larger one of its own transaction makes that smaller.
+/// Goal: a change that takes back a larger one of its own transaction makes the transaction smaller.
 #[test]
 fn a_transaction_may_shrink() {
     let database = Database::create_on(device(64), &Options::default().with_memory(1 << 20));
@@ -181,8 +181,8 @@ fn a_log_longer_than_memory_is_put_back() {
     }
 }
 
-/// Goal: options without end are options. Method: the largest memory and the longest wait for a lock, on a chip and in a
-/// file that grows.
+/// Goal: the largest values of options are valid. Method: the largest memory and the longest wait for a lock,
+/// on a chip and in a file that grows.
 #[test]
 fn options_without_end_overflow_nothing() {
     let options = Options::default().with_memory(usize::MAX);
@@ -217,7 +217,8 @@ fn options_without_end_overflow_nothing() {
     assert_eq!(database.snapshot().unwrap().len(table), Ok(3_000));
 }
 
-/// Goal: a wait for company has an end, as a lone commit has to. Method: the longest one, and the longest that is taken.
+/// Goal: a wait for more commits to share a flush has an end, since a lone commit has to end too. Method: the
+/// longest duration, one just above the limit, and the limit itself.
 #[test]
 fn a_group_commit_that_waits_without_end_is_refused() {
     let made = |delay| {
@@ -231,8 +232,9 @@ fn a_group_commit_that_waits_without_end_is_refused() {
     made(Duration::from_secs(60)).unwrap();
 }
 
-/// Goal: two transactions of one thread do not wait for each other for ever unless that is asked for, on one row, and
-/// on different ones once one of them has locked ranges. Method: a limit that is short for the test's sake.
+/// Goal: two transactions of one thread do not wait for each other for ever unless the options ask for that,
+/// on one row, and on different ones once one of them has locked ranges. Method: a limit that is short for
+/// the test's sake.
 #[test]
 fn two_transactions_of_a_thread_do_not_hang() {
     let limit = Options::default().lock_timeout;
@@ -255,7 +257,8 @@ fn two_transactions_of_a_thread_do_not_hang() {
     assert_eq!(database.snapshot().unwrap().len(table), Ok(6_000));
 }
 
-/// Goal: nodes address 32 KiB; logical pages of more are refused, not filled with what cannot be found again.
+/// Goal: nodes address 32 KiB; larger logical pages are refused, and not filled with rows that cannot be
+/// found again.
 #[test]
 fn logical_pages_beyond_what_nodes_address_are_refused() {
     let profile = Profile::named("pslc-3d").unwrap().with_block_count(20).unwrap();

@@ -20,7 +20,7 @@ fn file() -> SegmentFile<SimStorage> {
     SegmentFile::create_growing(SimStorage::new(profile.timing), &profile, 2).unwrap()
 }
 
-/// Rows of one length, and some values with pages of their own, one of them with a list of its pages.
+/// Rows of one length, and some values with pages of their own, one of these with a list of its pages.
 fn fill<D: Nand>(database: &Database<D>, table: Table, rows: std::ops::Range<u32>) {
     let large = (database.stats().limits.value_size_max / 2).min(300_000);
     for row in rows {
@@ -41,7 +41,7 @@ fn rows<D: Nand>(database: &Database<D>, name: &str) -> Option<BTreeMap<Vec<u8>,
     Some(database.snapshot().unwrap().range(table, ..).map(Result::unwrap).collect())
 }
 
-/// Does all the work that there is, as those who commit would.
+/// Does all the work that there is, as committing threads would.
 fn work<D: Nand>(database: &Database<D>) {
     let runtime = database.runtime();
     while runtime.engine().has_work() || runtime.engine().is_flush_wanted() {
@@ -62,7 +62,7 @@ fn work<D: Nand>(database: &Database<D>) {
     }
 }
 
-/// Brings everything to rest; pages in use.
+/// Does all waiting work; gives the number of pages in use.
 fn settled<D: Nand>(database: &Database<D>) -> u32 {
     work(database);
     database.merge().unwrap();
@@ -104,8 +104,8 @@ fn a_renamed_table_has_its_rows_and_indexes() {
     database.indexed::<u32, String>("texts", &[]).unwrap();
 }
 
-/// Goal: a dropped table leaves no page, whatever engine wrote it and wherever its changes are: in leaves, in
-/// values with pages of their own, in memory. Method: every preset; what is live before and after.
+/// Goal: a dropped table leaves no page, under every preset and wherever its changes are: in leaves, in
+/// values with pages of their own, in memory. Method: every preset; the live pages before and after.
 #[test]
 fn a_dropped_table_leaves_nothing() {
     for preset in PRESETS {
@@ -137,8 +137,8 @@ fn a_dropped_table_leaves_nothing() {
     }
 }
 
-/// Goal: nobody makes a table that would be taken for an index and go with another one; what has such a name
-/// already is opened by it, copied, and given a plain one.
+/// Goal: a table whose name would make it an index of another, and go with it, cannot be created; an existing
+/// table with such a name can be opened, copied, and renamed to a plain name.
 #[test]
 fn names_of_indexes_are_given_to_indexes_alone() {
     const LENGTH: Index<u32, String, u64> = Index::new("length", |_, text| vec![text.len() as u64]);
@@ -190,8 +190,7 @@ fn indexes_go_with_their_table() {
     assert_eq!(settled(&database), before);
 }
 
-/// Goal: dropping costs records in the log and no page. Method: what is programmed for a table of a thousand
-/// pages.
+/// Goal: dropping costs records in the log and no page. Method: the programs for a table of a thousand pages.
 #[test]
 fn a_drop_writes_no_page_of_the_table() {
     let database = Database::create_on(chip("slc-2k", 128), &options()).unwrap();
@@ -212,8 +211,8 @@ fn a_drop_writes_no_page_of_the_table() {
     assert!(after.live_pages < 10, "{}", after.live_pages);
 }
 
-/// Goal: a snapshot from before keeps a dropped table, one that begins later does not see it, and its pages are
-/// free when the first has ended.
+/// Goal: an earlier snapshot keeps a dropped table, a later snapshot does not see it, and its pages are free
+/// when the earlier one has ended.
 #[test]
 fn a_snapshot_from_before_keeps_a_dropped_table() {
     let database = Database::create_on(chip("slc-2k", 256), &options()).unwrap();
@@ -243,8 +242,8 @@ fn a_snapshot_from_before_keeps_a_dropped_table() {
     assert_eq!(settled(&database), before);
 }
 
-/// Drops a table and goes on in another, until the power goes. What is certain: the commits of the other, and
-/// whether the drop returned.
+/// Drops a table and goes on in another, until the power goes. Certain afterwards: the commits of the other,
+/// and whether the drop returned.
 fn session<D: Nand>(database: Database<D>) -> (u8, bool, D) {
     let kept = database.existing_table("kept").unwrap().unwrap();
     let mut last = 0;
@@ -271,8 +270,8 @@ fn session<D: Nand>(database: Database<D>) -> (u8, bool, D) {
 }
 
 /// Goal: a table is dropped as a whole or not at all, and no page of it is lost, wherever the power fails:
-/// before the drop, while pages are freed, and while a restart goes on with that. Method: each operation of a
-/// session is cut with every ending; the restart is cut again at some of its own.
+/// before the drop, while pages are freed, and while a restart goes on freeing them. Method: each operation
+/// of a session is cut with every ending; the restart is cut again at some of its own.
 fn drops_through_every_cut<D: Crashable>(device: D, rows_count: u32) {
     let database = Database::create_on(device, &options()).unwrap();
     let kept = database.table("kept").unwrap();
@@ -304,7 +303,7 @@ fn drops_through_every_cut<D: Crashable>(device: D, rows_count: u32) {
             let at = format!("cut {number} {ending}");
             let readers = Database::open_read_only_on(cut.clone(), &options()).unwrap();
             assert!(readers.check().unwrap().is_sound(), "{at}");
-            // A second cut in what the restart does, and in the release that goes on.
+            // A second cut, in the work of the restart and in the release that goes on.
             let mut twice = cut.clone();
             twice.set_plan(FaultPlan::power_cut(2, cut.operation_count() + number % 7, ending));
             for mut cut in [cut, {
@@ -382,9 +381,9 @@ fn a_full_device_has_room_after_a_drop() {
     settled(&database);
 }
 
-/// Goal: tables that come and go leave nothing behind in the record of a checkpoint, and the rows of one never
-/// appear in another that has its number. Method: sessions that drop a table and make two, one of which stays
-/// for the next session; what the record says; restarts after a cut and after a close.
+/// Goal: tables that come and go leave nothing behind in the record of a checkpoint, and the rows of one
+/// never appear in another that has its number. Method: sessions that drop a table and make two, one of which
+/// stays for the next session; the content of the record; restarts after a cut and after a close.
 #[test]
 fn tables_without_end_come_and_go() {
     let database = Database::create_on(chip("slc-2k", 96), &options()).unwrap();
@@ -429,8 +428,8 @@ fn tables_without_end_come_and_go() {
     assert!(settled(&database) < 10);
 }
 
-/// Goal: a table whose creation was given up leaves no trace: neither its number nor its page. Method: as many
-/// as a record could never count.
+/// Goal: a table whose creation was given up leaves no trace: neither its number nor its page. Method: as
+/// many as a record could never count.
 #[test]
 fn creations_that_are_given_up_cost_nothing() {
     let database = Database::create_on(chip("tiny", 400), &options()).unwrap();

@@ -54,7 +54,7 @@ fn change() -> impl Strategy<Value = Change> {
 }
 
 proptest! {
-    /// A typed table does what a map of the same types does, in the same order.
+    /// A typed table agrees with a map of the same types, in the same order.
     #[test]
     fn a_typed_table_agrees_with_a_map(
         changes in prop::collection::vec(change(), 0..40),

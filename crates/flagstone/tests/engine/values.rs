@@ -1,4 +1,5 @@
-//! Values with pages of their own: what they need of a checkpoint's record, and what gives way to them.
+//! Values with pages of their own: their room in a checkpoint's record, and the holders of room that give way
+//! to them.
 
 use std::sync::{Arc, mpsc};
 use std::time::Duration;
@@ -25,7 +26,7 @@ fn set<D: Nand>(
     transaction.commit().map(drop)
 }
 
-/// Nothing contradicts itself, and no page is nobody's.
+/// No contradiction is found, and every page has an owner.
 fn require_sound<D: Nand>(database: &Database<D>) {
     database.merge().unwrap();
     let report = database.check().unwrap();
@@ -33,8 +34,8 @@ fn require_sound<D: Nand>(database: &Database<D>) {
     assert_eq!(report.leaked_pages, 0);
 }
 
-/// Goal (README, Limits): the oldest snapshot ends before a write is refused, and not before. Method: one value set
-/// again and again on small blocks, whose records are small, while two snapshots are open.
+/// Goal (README, Limits): the oldest snapshot ends before a write is refused, and not before. Method: one
+/// value set again and again on small blocks, whose records are small, while two snapshots are open.
 #[test]
 fn a_snapshot_ends_before_a_value_is_refused() {
     let database = Database::create_on(chip("tiny", 1_000), &options()).unwrap();
@@ -42,7 +43,7 @@ fn a_snapshot_ends_before_a_value_is_refused() {
     let value = |fill: u32| vec![fill as u8; 1_500];
     set(&database, table, b"key", &value(0)).unwrap();
     let old = database.snapshot().unwrap();
-    // What it keeps is old enough to make room by its end alone.
+    // Commits behind this snapshot make its room old: it is free as soon as the snapshot ends.
     (1..10).for_each(|number| set(&database, table, b"key", &value(number)).unwrap());
     let young = database.snapshot().unwrap();
     let mut ended = None;
@@ -61,8 +62,8 @@ fn a_snapshot_ends_before_a_value_is_refused() {
     require_sound(&database);
 }
 
-/// Goal (README, Limits): the same where the device has no room. Method: values on a small chip, each set again while a
-/// snapshot is open, several times what the chip holds.
+/// Goal (README, Limits): the same where the device has no room. Method: values on a small chip, each set
+/// again while a snapshot is open, several times the capacity of the chip.
 #[test]
 fn a_snapshot_ends_before_a_device_is_full() {
     let database = Database::create_on(chip("slc-2k", 48), &options()).unwrap();
@@ -77,8 +78,8 @@ fn a_snapshot_ends_before_a_device_is_full() {
     require_sound(&database);
 }
 
-/// Goal: a value is not refused for what only waits for a flush. Method: values that are deleted by commits of which
-/// nobody waits for one, many for a record, and one more.
+/// Goal: a value is not refused where a flush would make room. Method: values deleted by commits without a
+/// wait for durability, many for a record, and one more value.
 #[test]
 fn a_value_is_not_refused_for_want_of_a_flush() {
     let database = Database::create_on(chip("tiny", 1_000), &options()).unwrap();
@@ -95,9 +96,9 @@ fn a_value_is_not_refused_for_want_of_a_flush() {
     require_sound(&database);
 }
 
-/// Goal (README, Limits): the longest value stays the longest, whatever else there is, and so do all other limits.
-/// Method: a value of that length, then tables, kept snapshots and tables that come and go; it is set again, restored
-/// into a database that is equal, and compacted.
+/// Goal (README, Limits): the longest value stays the longest, with any other content, and so do all other
+/// limits. Method: a value of that length, then tables, kept snapshots and tables that come and go; it is set
+/// again, restored into an equal database, and compacted.
 #[test]
 fn the_limits_of_a_database_stay_what_they_were() {
     let directory = tempfile::tempdir().unwrap();
@@ -131,8 +132,9 @@ fn table_of<D: Nand>(database: &Database<D>) -> Table {
     database.existing_table("z").unwrap().unwrap()
 }
 
-/// Goal: tables that come and go use up neither numbers nor room, and cost the same each time; there is an error for
-/// too many of them. Method: many times as many as there may be, and then as many.
+/// Goal: tables that come and go use up neither numbers nor room, and cost the same each time; too many of
+/// them give an error. Method: many times the limit one after the other, and then as many as the limit at
+/// once.
 #[test]
 fn tables_that_are_gone_leave_room_for_others() {
     let database = Database::create_on(chip("tiny", 400), &options()).unwrap();
@@ -156,8 +158,8 @@ fn tables_that_are_gone_leave_room_for_others() {
     require_sound(&database);
 }
 
-/// Goal: a table's number is never another's: what knows it, a handle or a kept snapshot, means that table. Method: a
-/// table that is dropped and another that is made, in the same session and in the next.
+/// Goal: the number of a table is never given to another: a handle or a kept snapshot that has it means that
+/// table. Method: a table that is dropped and another that is made, in the same session and in the next.
 #[test]
 fn a_number_of_a_table_that_is_gone_names_no_other() {
     let mut database = Database::create_on(chip("slc-2k", 64), &options()).unwrap();
@@ -173,9 +175,9 @@ fn a_number_of_a_table_that_is_gone_names_no_other() {
     }
 }
 
-/// Goal: values of a transaction's own that it replaced or deleted give their pages back: the next ones need none but
-/// those, and no record names them for ever. Method: many times what the device holds, in one transaction that commits;
-/// one key again and again, and another that is deleted.
+/// Goal: a transaction that replaces or deletes its own values gets their pages back: the next values need no
+/// others, and no record names the old ones for ever. Method: many times the capacity of the device, in one
+/// transaction that commits; one key again and again, and another that is deleted.
 #[test]
 fn values_that_a_transaction_replaces_give_their_pages_back() {
     for (name, size, count) in
@@ -204,8 +206,8 @@ fn values_that_a_transaction_replaces_give_their_pages_back() {
     }
 }
 
-/// Goal (rule D14): a value that a savepoint may bring back stays, and goes with the savepoint's later changes. Method:
-/// values that are replaced before and behind savepoints, and what is there after each way back.
+/// Goal (rule D14): a value that a savepoint may bring back stays, and goes with the savepoint's later
+/// changes. Method: values that are replaced before and behind savepoints; the values after each rollback.
 #[test]
 fn a_value_that_a_savepoint_names_stays() {
     let database = Database::create_on(chip("slc-2k", 64), &options()).unwrap();
@@ -233,8 +235,8 @@ fn a_value_that_a_savepoint_names_stays() {
     require_sound(&database);
 }
 
-/// Goal: what values may take of a record is what they take, not what they might: two transactions each have the
-/// longest value, and one has many of them. Method: both, beside each other.
+/// Goal: values take the room in a record that they need, not the most that they could need: two transactions
+/// each have the longest value, and one has many of them. Method: both, beside each other.
 #[test]
 fn the_longest_value_fits_beside_others() {
     let database = Database::create_on(chip("slc-2k", 320), &options()).unwrap();
@@ -250,8 +252,8 @@ fn the_longest_value_fits_beside_others() {
     require_sound(&database);
 }
 
-/// Transactions that set one value several times, and store others that they delete, until the power goes; some have a
-/// checkpoint in their midst. How many commits returned.
+/// Transactions that set one value several times, and store others that they delete, until the power goes;
+/// some have a checkpoint in their midst. Gives the number of commits that returned.
 fn session<D: Nand>(database: Database<D>) -> (u8, D) {
     let table = table_of(&database);
     let run = |number: u8| -> Result<(), EngineError> {
@@ -272,8 +274,8 @@ fn session<D: Nand>(database: Database<D>) -> (u8, D) {
     (commits as u8, database.into_device().unwrap())
 }
 
-/// Goal (rules D4 and D12): whatever an open transaction has given back, a cut shows the value of one commit, whole, and
-/// no page is nobody's. Method: each operation of a session is cut with every ending.
+/// Goal (rules D4 and D12): even with pages given back by an open transaction, a cut leaves the whole value
+/// of one commit, and every page has an owner. Method: each operation of a session is cut with every ending.
 fn values_through_every_cut<D: Crashable>(device: D) {
     let database = Database::create_on(device, &options()).unwrap();
     let table = database.table("z").unwrap();
@@ -323,8 +325,9 @@ fn a_file_gives_values_back_through_every_cut() {
     values_through_every_cut(SegmentFile::create_growing(storage, &profile, 4).unwrap());
 }
 
-/// Goal (D12, promise 4): what a restart frees again is not somebody else's page that does not read. Method: roots of
-/// tables under numbers that a value had before, in the same part of the log; they hold what no log has, and are damaged.
+/// Goal (D12, promise 4): a number that a restart frees again does not hide the damaged page of its next
+/// owner. Method: roots of tables under numbers that a value had before, in the same part of the log; the
+/// content of the roots is in no log, and they are damaged.
 #[test]
 fn a_damaged_root_does_not_pass_for_the_value_before_it() {
     let database = Database::create_on(chip("slc-2k", 128), &options()).unwrap();
@@ -334,7 +337,7 @@ fn a_damaged_root_does_not_pass_for_the_value_before_it() {
     let mut transaction = database.begin();
     transaction.delete(values, b"key").unwrap();
     transaction.commit().unwrap();
-    // What it frees stands behind the beginning of this checkpoint.
+    // The numbers that the value frees stand behind the beginning of this checkpoint.
     database.merge().unwrap();
     let mut device = database.into_device().unwrap();
     device.power_cycle();
@@ -365,7 +368,7 @@ fn a_damaged_root_does_not_pass_for_the_value_before_it() {
     pages.into_iter().for_each(|page| device.flip_bits(page, 1, 40));
 
     let database = Database::open_on(device, &options()).unwrap();
-    // Background work frees what restart found.
+    // Background work frees the numbers that restart found.
     let _ = database.merge();
     let snapshot = database.snapshot().unwrap();
     let passed = names.iter().filter(|name| {
@@ -376,8 +379,9 @@ fn a_damaged_root_does_not_pass_for_the_value_before_it() {
     assert!(passed.is_empty(), "{} tables read as empty", passed.len());
 }
 
-/// Goal (D7): a value does not wait for ever for the names of runs that nobody has asked for. Method: scattered commits
-/// whose pages wait, named by as much of a small record as they may be, and the longest value in pages far from each other.
+/// Goal (D7): a value does not wait for ever for room taken by the names of runs that are not being merged.
+/// Method: scattered commits whose pages wait, named by the largest share of a small record that they may
+/// have, and the longest value in pages far from each other.
 #[test]
 fn a_value_has_the_room_of_runs_that_wait() {
     let database = Database::create_on(chip("tiny", 2_000), &options()).unwrap();
@@ -417,8 +421,9 @@ fn a_value_has_the_room_of_runs_that_wait() {
     assert_eq!(outcome, Ok(Ok(())), "after {count} checkpoints");
 }
 
-/// Goal (promise 4): what a record frees again is not what its next owner lost. Method: a table is dropped, its numbers
-/// are roots of others, which a session writes into its first checkpoint; a block of them is erased.
+/// Goal (promise 4): a number that a record frees again does not hide the loss of its next owner. Method: a
+/// table is dropped, and its numbers become roots of others, which a session writes into its first
+/// checkpoint; a block of these roots is erased.
 #[test]
 fn a_lost_root_does_not_pass_for_the_page_before_it() {
     let claiming = Options { commit: CommitBy::Claims, ..options() };

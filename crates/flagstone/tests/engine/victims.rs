@@ -1,5 +1,5 @@
-//! Which leaf's deltas leave memory, by policy: all keep what was committed, and each saves the page
-//! writes that it is made to save.
+//! Policies for the choice of leaves whose deltas leave memory: all keep every commit, and each saves the
+//! page writes that it is made to save.
 
 use std::collections::BTreeMap;
 
@@ -85,8 +85,8 @@ fn bigger_groups_make_fewer_page_writes() {
     assert!(window > 0.8 * biggest, "the hand looks at a part of the tree. {all}");
 }
 
-/// Data pages that changes of few rows, far more often than memory holds, took; every row is there after
-/// a power cut, and after another one that finds the rows of restart among the deltas.
+/// Data pages written for changes of few rows, far more changes than memory holds; every row is there after a
+/// power cut, and after another one that finds the rows of restart among the deltas.
 fn pages_written(options: &Options) -> u64 {
     let database = empty(options);
     let table = database.table("t").unwrap();
@@ -154,8 +154,8 @@ fn merges_to_frames_write_less() {
     assert!(frame * 100 < flash * 95, "{frame} and {flash} pages");
 }
 
-/// Goal: once memory is full, a batch of merges frees the share that was asked for. Method: commits
-/// between two batches, for which what was freed has to suffice: the median of them.
+/// Goal: once memory is full, a batch of merges frees the share that the options ask for. Method: commits
+/// between two batches, for which the freed memory has to suffice: the median of their number.
 #[test]
 fn a_batch_of_merges_frees_its_share() {
     let pause = |merge_batch: f64| {
@@ -172,7 +172,7 @@ fn a_batch_of_merges_frees_its_share() {
             let now = database.stats().engine.merges;
             pause += 1;
             if now != merges {
-                // Only what came after memory was full, and no single step of a batch.
+                // Only pauses after memory was full, and no single step of a batch.
                 pauses.extend(Some(pause).filter(|pause| *pause > 1 && change > CHANGES / 2));
                 (merges, pause) = (now, 0);
             }

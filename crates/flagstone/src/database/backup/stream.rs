@@ -1,6 +1,6 @@
 //! The frames of a backup: numbered, with checksums.
 //!
-//! Owns the head and the frames; knows nothing of what they hold. The form stands in `docs/FORMAT.md`.
+//! Owns the head and the frames; does not know their content. The format is in `docs/FORMAT.md`.
 //!
 //! Invariant F1: no byte is handed out before the checksum of its frame, which covers the number of the
 //! frame, was found right.
@@ -27,7 +27,7 @@ fn checksum(frame: u64, payload: &[u8]) -> u32 {
     let mut digest = Digest::new(CrcAlgorithm::Crc32Iscsi);
     digest.update(&frame.to_le_bytes());
     digest.update(payload);
-    // A CRC of 32 bits has no more.
+    // A CRC of 32 bits has no higher bits.
     digest.finalize() as u32
 }
 
@@ -72,7 +72,7 @@ impl<W: Write> FrameWriter<W> {
         Ok(())
     }
 
-    /// Writes what is left, and an empty frame as the end.
+    /// Writes the remaining bytes, and an empty frame as the end.
     pub(super) fn finish(mut self) -> io::Result<()> {
         if !self.payload.is_empty() {
             self.put_frame()?;
@@ -82,7 +82,7 @@ impl<W: Write> FrameWriter<W> {
     }
 }
 
-/// Reads bytes out of frames. They are untrusted until the checksum of their frame was found right.
+/// Reads bytes out of frames. The bytes are untrusted until the checksum of their frame was found right.
 #[derive(Debug)]
 pub(super) struct FrameReader<R: Read> {
     source: R,
@@ -115,7 +115,7 @@ impl<R: Read> FrameReader<R> {
         Ok(Self { source, payload: Vec::new(), used: 0, frame: 0, ended: false })
     }
 
-    /// The error that `check` is, in the frame read last.
+    /// The error for a failed `check` in the frame that was read last.
     pub(super) fn damaged(&self, check: &'static str) -> BackupError {
         BackupError::Damaged { frame: self.frame.saturating_sub(1), check }
     }
@@ -149,7 +149,7 @@ impl<R: Read> FrameReader<R> {
         Ok(())
     }
 
-    /// What is left of the current frame, or the next one; empty at the end.
+    /// Rest of the current frame, or the next frame; empty at the end.
     fn rest(&mut self) -> Result<&[u8], BackupError> {
         if self.used == self.payload.len() && !self.ended {
             self.next_frame()?;
@@ -157,7 +157,7 @@ impl<R: Read> FrameReader<R> {
         Ok(self.payload.get(self.used..).unwrap_or_default())
     }
 
-    /// The next `size` bytes. They are collected frame by frame: a size alone allocates nothing (B3).
+    /// The next `size` bytes. The bytes are collected frame by frame: a size alone allocates nothing (B3).
     pub(super) fn bytes(&mut self, size: u64) -> Result<Vec<u8>, BackupError> {
         let mut bytes = Vec::new();
         while (bytes.len() as u64) < size {

@@ -1,4 +1,4 @@
-//! Backups that no writer of ours wrote: right checksums around wrong entries.
+//! Backups that no writer of this crate made: right checksums around wrong entries.
 
 use super::*;
 
@@ -64,8 +64,8 @@ fn an_entry_that_fills_its_frames_exactly_is_read_back() {
     }
 }
 
-/// Goal (B1): a backup has the tables of its moment, whatever they are called since. Method: a table renamed, one
-/// dropped, and two whose names were exchanged, behind the snapshot.
+/// Goal (B1): a backup has the tables of its moment, under the names of that moment. Method: a table renamed,
+/// one dropped, and two whose names were exchanged, behind the snapshot.
 #[test]
 fn tables_are_those_of_the_snapshot() {
     let profile = flagstone_nand::Profile::named("slc-2k").unwrap().with_block_count(64).unwrap();
