@@ -247,29 +247,49 @@ impl<D: Nand> Space<D> {
     }
 
     fn open_log_block(&mut self) -> Result<(), SpaceError> {
-        let last_end = self.log.blocks.back().map_or(0, LogBlock::end);
-        if self.log.is_open && self.log.next_page < last_end {
-            return Ok(());
+        let mut lacks_room = false;
+        for _ in 0..ATTEMPTS_MAX {
+            let last_end = self.log.blocks.back().map_or(0, LogBlock::end);
+            if self.log.is_open && self.log.next_page < last_end {
+                return Ok(());
+            }
+            self.log.is_open = false;
+            let (block, first) = self.take_log_block(last_end)?;
+            if self.layout().placement != Placement::Header {
+                return Ok(());
+            }
+            match self.program_log_head(block, first) {
+                Ok(()) => return Ok(()),
+                Err(NandError::ProgramFailed { .. }) => self.retire_log_block(),
+                Err(NandError::NoSpace) => {
+                    self.log_moves_on();
+                    lacks_room = true;
+                }
+                Err(error) => return Err(self.fail(error)),
+            }
         }
-        self.log.is_open = false;
-        self.make_room_for_log()?;
-        // Restarts leave half-used blocks behind: beyond its reserve the log may use blocks that a
-        // collection and a checkpoint do not need, so that a restart never finds it full.
-        let within = self.log.block_count() < self.layout().log_blocks;
-        let claim = if within { Claim::Reserve } else { Claim::Surplus };
-        let block = match self.take_block(claim, Purpose::Log, BlockState::Log) {
-            Err(SpaceError::NoRoom) if self.grow_by_step()? => return self.open_log_block(),
-            Err(SpaceError::NoRoom) => return Err(SpaceError::LogFull),
-            block => block?,
+        Err(if lacks_room { SpaceError::NoRoom } else { SpaceError::WornOut })
+    }
+
+    /// A block for log pages behind `last_end`, and the number of its first page.
+    fn take_log_block(&mut self, last_end: u64) -> Result<(BlockIndex, u64), SpaceError> {
+        let block = loop {
+            self.make_room_for_log()?;
+            // Restarts leave half-used blocks behind: beyond its reserve the log may use blocks that a
+            // collection and a checkpoint do not need, so that a restart never finds it full.
+            let within = self.log.block_count() < self.layout().log_blocks;
+            let claim = if within { Claim::Reserve } else { Claim::Surplus };
+            match self.take_block(claim, Purpose::Log, BlockState::Log) {
+                Err(SpaceError::NoRoom) if self.grow_by_step()? => {}
+                Err(SpaceError::NoRoom) => return Err(SpaceError::LogFull),
+                block => break block?,
+            }
         };
         let first = self.log.next_page.max(last_end);
         let limit = self.layout().log_pages_per_block();
         self.log.blocks.push_back(LogBlock { block, first, limit });
         (self.log.next_page, self.log.next_slot, self.log.is_open) = (first, 0, true);
-        if self.layout().placement == Placement::Header {
-            self.program_log_head(block, first)?;
-        }
-        Ok(())
+        Ok((block, first))
     }
 
     fn log_meta(&self, block: BlockIndex, first: u64) -> PageMeta {
@@ -278,24 +298,11 @@ impl<D: Nand> Space<D> {
         PageMeta { sequence, ..own }
     }
 
-    fn program_log_head(&mut self, block: BlockIndex, first: u64) -> Result<(), SpaceError> {
+    fn program_log_head(&mut self, block: BlockIndex, first: u64) -> Result<(), NandError> {
         let meta = self.log_meta(block, first);
         let at = block.0 * self.layout().geometry.pages_per_block;
-        for copy in 0..LOG_HEAD_COPIES {
-            match self.flash.program_page(at + copy, &meta, &[], Cause::Metadata) {
-                Ok(()) => {}
-                Err(NandError::ProgramFailed { .. }) => {
-                    self.retire_log_block();
-                    return self.open_log_block();
-                }
-                Err(NandError::NoSpace) => {
-                    self.log_moves_on();
-                    return self.open_log_block();
-                }
-                Err(error) => return Err(self.fail(error)),
-            }
-        }
-        Ok(())
+        (0..LOG_HEAD_COPIES)
+            .try_for_each(|copy| self.flash.program_page(at + copy, &meta, &[], Cause::Metadata))
     }
 
     fn program_log(&mut self, bytes: &[u8]) -> Result<(), NandError> {

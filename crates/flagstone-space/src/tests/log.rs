@@ -5,7 +5,7 @@ use std::vec::Vec;
 
 use flagstone_nand::{Nand, SimNand};
 
-use super::harness::{options, profile, sim};
+use super::harness::{growing_file, options, profile, sim};
 use super::protected::Protectable;
 use crate::{LogAddress, LogRead, Space, SpaceError};
 
@@ -105,4 +105,22 @@ fn an_append_without_room_moves_on() {
     space.log_release(space.log_range().end);
     space.checkpoint(b"").unwrap();
     assert!(space.log_append(b"fifth").is_ok(), "with room again, and blocks");
+}
+
+/// Goal (H4): a host that lets a file grow and refuses every write is told after a few blocks, by an error. Method: a file
+/// that grows, without room for any program; log pages until one is refused.
+#[test]
+fn a_log_without_room_for_its_heads_is_refused() {
+    let (device, options) = growing_file(22, 100_000);
+    let mut space = Space::format(Protectable::over(device), &options).unwrap();
+    let page = whole_page(&space);
+    space.log_append(&page).unwrap();
+    let before = space.device().present_blocks();
+    space.device_mut().has_no_room = true;
+    let refused = (0..3).map(|_| space.log_append(&page)).collect::<Vec<_>>();
+    for refused in refused {
+        assert!(matches!(refused, Err(SpaceError::NoRoom | SpaceError::LogFull)), "{refused:?}");
+    }
+    let grown = space.device().present_blocks() - before;
+    assert!(grown < 1_000, "{grown} blocks for a log that has no room");
 }

@@ -12,8 +12,8 @@ use super::harness::{REGION, options, profile, sim};
 use crate::{LogicalPage, Lsn, NoOwner, Space, SpaceError, WriteTag};
 
 #[derive(Clone, Debug)]
-pub(super) struct Protectable {
-    chip: SimNand,
+pub(super) struct Protectable<D = SimNand> {
+    chip: D,
     is_protected: bool,
     /// Room given back to the host is gone: no block has any.
     pub(super) is_full: bool,
@@ -28,14 +28,20 @@ pub(super) struct Protectable {
 
 impl Protectable {
     pub(super) fn new(is_protected: bool) -> Self {
-        let (full_pages, has_no_room) = (Vec::new(), false);
-        let chip = sim(&profile("tiny"));
+        Self { is_protected, ..Self::over(sim(&profile("tiny"))) }
+    }
+}
+
+impl<D> Protectable<D> {
+    /// Over another device, without any fault.
+    pub(super) fn over(chip: D) -> Self {
+        let (is_protected, full_pages, has_no_room) = (false, Vec::new(), false);
         let (is_full, programs_left, refused) = (false, None, (0, 0));
         Self { chip, is_protected, is_full, full_pages, has_no_room, programs_left, refused }
     }
 }
 
-impl Nand for Protectable {
+impl<D: Nand> Nand for Protectable<D> {
     fn geometry(&self) -> Geometry {
         self.chip.geometry()
     }
@@ -76,6 +82,14 @@ impl Nand for Protectable {
             return Err(NandError::NoSpace);
         }
         self.chip.erase(block)
+    }
+
+    fn present_blocks(&self) -> u32 {
+        self.chip.present_blocks()
+    }
+
+    fn extend(&mut self, block_count: u32) -> Result<(), NandError> {
+        self.chip.extend(block_count)
     }
 
     fn is_bad(&mut self, block: BlockIndex) -> Result<bool, NandError> {
