@@ -43,7 +43,7 @@ pub enum DoubtCause {
     #[error("pages do not read that may have held newer rows")]
     LostPages,
     /// No checkpoint is readable: the former extent of the database is not known.
-    #[error("no checkpoint reads that says what there was")]
+    #[error("no readable checkpoint describes the database")]
     NoCheckpoint,
     /// The device ends before the last block that its newest checkpoint knows.
     #[error("the device was cut short")]

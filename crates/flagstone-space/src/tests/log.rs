@@ -123,4 +123,14 @@ fn a_log_without_room_for_its_heads_is_refused() {
     }
     let grown = space.device().present_blocks() - before;
     assert!(grown < 1_000, "{grown} blocks for a log that has no room");
+    space.device_mut().has_no_room = false;
+    let address = space.log_append(&page).unwrap();
+    space.fence().unwrap();
+    let (mut space, report) = Space::mount(space.into_device()).unwrap();
+    assert!(report.log_pages.contains(&address.page), "{address:?} in {report:?}");
+    let mut read = Vec::new();
+    for number in [0, address.page] {
+        space.log_read(number, &mut read).unwrap();
+        assert_eq!(read, page, "page {number}");
+    }
 }
