@@ -17,8 +17,8 @@
 //! order of commits, with all that were durable before.
 //!
 //! - **C1** A transaction whose end is unknown counts only after somebody has seen one of its writes.
-//! - **C2** An edge holds in every order that could explain the reads. An ambiguous read, such as a missing row that
-//!   was deleted several times, is taken as it fits the place of the reader.
+//! - **C2** An edge holds in every order that could explain the reads. A look that a row had several times, such
+//!   as no row, puts its reader behind the first of these times that may explain it, and before the end of the last.
 
 use hashbrown::{HashMap, HashSet};
 
@@ -67,12 +67,12 @@ pub(crate) fn check(session: &Session<'_>) -> Verdict {
     Verdict { committed, findings: checker.findings }
 }
 
-/// Numbers the commits that wrote, by the places that they were told; also gives LSN and beginning of each.
+/// Numbers the commits that wrote, by the places that they were told.
 ///
 /// A commit by flags is told the place of the commit before it, which is in the log. Flags commit only transactions
 /// worth their pages, so the smallest one of a place is the logged one. The others of a place are in the order in
 /// which they returned, and each comes behind the ones it read from.
-fn places(txns: &[Txn]) -> (Vec<u64>, Vec<(u64, u64)>) {
+fn places(txns: &[Txn]) -> Vec<u64> {
     let mut order: Vec<(u64, u64, usize)> = Vec::new();
     for (node, txn) in txns.iter().enumerate() {
         if let (Outcome::Committed { lsn: Some(lsn) }, Some(ended)) = (txn.outcome, txn.ended)
@@ -89,8 +89,7 @@ fn places(txns: &[Txn]) -> (Vec<u64>, Vec<(u64, u64)>) {
     for (place, (_, _, node)) in (1..).zip(&order) {
         places[*node] = place;
     }
-    let known = order.iter().map(|(lsn, _, node)| (*lsn, txns[*node].begun)).collect();
-    (places, known)
+    places
 }
 
 /// Sorts the commits of one place, given in the order of their ends: each comes behind the ones it read from.
@@ -140,8 +139,6 @@ struct Checker<'a> {
     fates: HashMap<Version, Fate>,
     /// Place of each transaction among all writes that committed; 0 for others.
     places: Vec<u64>,
-    /// The placed commits in order: LSN of each, and stamp of its beginning.
-    order: Vec<(u64, u64)>,
     /// Transactions whose end is unknown, and that somebody has seen (C1).
     seen: HashSet<u32>,
     findings: Vec<Finding>,
@@ -168,15 +165,8 @@ impl<'a> Checker<'a> {
         }
         let (number, base) = (session.number, session.base);
         let (seen, findings) = (HashSet::new(), Vec::new());
-        let (places, order) = places(&notes.txns);
-        Self { number, base, notes, nodes, fates, places, order, seen, findings }
-    }
-
-    /// The last place that a reader can have seen if it was told `lsn`, and was over at stamp `ended`.
-    fn place_by(&self, lsn: u64, ended: u64) -> u64 {
-        let count = self.order.partition_point(|(known, _)| *known <= lsn);
-        let may_be_seen = |(known, begun): &(u64, u64)| *known < lsn || *begun < ended;
-        self.order[..count].iter().rposition(may_be_seen).map_or(0, |last| last as u64 + 1)
+        let places = places(&notes.txns);
+        Self { number, base, notes, nodes, fates, places, seen, findings }
     }
 
     fn txn(&self, node: u32) -> &'a Txn {

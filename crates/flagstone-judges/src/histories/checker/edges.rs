@@ -15,25 +15,32 @@ pub(super) fn between(checker: &mut Checker<'_>, rows: &Rows) -> Vec<Edge> {
             push(&mut edges, before.node, after.node, Why::Ww, number);
         }
     }
-    let times = Times::of(checker, rows);
-    let readers: Vec<(u32, &[Op])> = checker.readers().collect();
-    for (reader, ops) in readers {
-        let mut seen = Vec::new();
-        let written = |op: &Op| if let Op::Write(key, ..) = op { Some(*key) } else { None };
-        let own: HashSet<Key> = ops.iter().filter_map(written).collect();
-        for op in ops {
-            match op {
-                Op::Read(key, look) => seen.push((*key, *look)),
-                Op::Scan { first, last, rows: found } => {
-                    take_scan(checker, rows, reader, (*first, *last), found, &own, &mut seen);
-                }
-                _ => {}
-            }
-        }
-        let place = place_of(checker, rows, reader, &seen, times.place_before(checker, reader));
-        read_edges(checker, rows, (reader, place), &seen, &mut edges);
+    let seen: Vec<Seen> =
+        checker.readers().map(|(reader, ops)| seen_by(checker, rows, reader, ops)).collect();
+    let places = places_of(checker, rows, &seen);
+    for (reader, (seen, places)) in (0..).zip(seen.iter().zip(places)) {
+        read_edges(checker, rows, (reader, places), seen, &mut edges);
     }
     edges
+}
+
+/// Rows as a reader saw them.
+type Seen = Vec<(Key, Look)>;
+
+fn seen_by(checker: &Checker<'_>, rows: &Rows, reader: u32, ops: &[Op]) -> Seen {
+    let mut seen = Vec::new();
+    let written = |op: &Op| if let Op::Write(key, ..) = op { Some(*key) } else { None };
+    let own: HashSet<Key> = ops.iter().filter_map(written).collect();
+    for op in ops {
+        match op {
+            Op::Read(key, look) => seen.push((*key, *look)),
+            Op::Scan { first, last, rows: found } => {
+                take_scan(checker, rows, reader, (*first, *last), found, &own, &mut seen);
+            }
+            _ => {}
+        }
+    }
+    seen
 }
 
 fn push(edges: &mut Vec<Edge>, from: u32, to: u32, why: Why, row: u32) {
@@ -72,7 +79,7 @@ fn take_scan(
 fn read_edges(
     checker: &mut Checker<'_>,
     rows: &Rows,
-    (reader, place): (u32, u64),
+    (reader, places): (u32, Places),
     seen: &[(Key, Look)],
     edges: &mut Vec<Edge>,
 ) {
@@ -80,26 +87,26 @@ fn read_edges(
         let Some(number) = rows.numbers.get(key).copied() else { continue };
         let row = &rows.rows[number as usize];
         if *look == Look::Absent
-            && row.look(row.newest(place)) != *look
+            && row.look(row.newest(places.least)) != *look
             && row.adrift.iter().any(|(_, written)| written == look)
         {
             // The transaction that deleted it never returned, so the time of the delete is unknown (C1).
             continue;
         }
-        let place = match look {
-            Look::Version(_) if row.base == *look => Some(At::Base),
+        // A look that several versions have in turn: the read is behind the first of them, and before the end of the
+        // last.
+        let (first, last) = match look {
+            Look::Version(_) if row.base == *look => (Some(At::Base), Some(At::Base)),
             Look::Version(version) => {
                 let place = rows.places.get(version).filter(|(row, _)| *row == number);
-                place.map(|(_, index)| At::Entry(*index))
+                let at = place.map(|(_, index)| At::Entry(*index));
+                (at, at)
             }
-            Look::Absent => row.nearest(row.newest(place), Look::Absent),
-            Look::Content(_) => None,
-        };
-        // The tables may have looked like this several times: the read is behind the first time, and before the end
-        // of the last.
-        let (first, last) = match look {
+            Look::Absent => {
+                let run = |place| row.nearest(row.newest(place), *look).map(|at| row.run(at));
+                (run(places.least).map(|run| run.0), run(places.most).map(|run| run.1))
+            }
             Look::Content(_) => (row.alike(*look).last(), row.alike(*look).next()),
-            _ => (place, place),
         };
         let (Some(first), Some(last)) = (first, last) else {
             if let Some((node, _)) = row.adrift.iter().find(|(_, written)| written == look) {
@@ -118,48 +125,60 @@ fn read_edges(
     }
 }
 
-/// A place in the order of commits that explains a reader's reads: behind all writes that it read or had to see, and
-/// where its missing rows were missing.
-fn place_of(
-    checker: &Checker<'_>,
-    rows: &Rows,
-    reader: u32,
-    seen: &[(Key, Look)],
-    place_min: u64,
-) -> u64 {
-    let row = |key: &Key| rows.numbers.get(key).map(|number| &rows.rows[*number as usize]);
-    let place = |look: &Look| match look {
-        Look::Version(version) => rows.places.get(version),
-        _ => None,
-    };
-    let places = seen.iter().filter_map(|(_, look)| place(look));
-    let places = places.map(|(row, index)| rows.rows[*row as usize].entries[*index].place);
-    let seen_place = places.max().unwrap_or(0).max(place_min);
-    let mut place = seen_place;
-    if (reader as usize) < checker.notes.txns.len() {
-        let txn = checker.txn(reader);
-        match (checker.places[reader as usize], txn.outcome) {
+/// The places in the order of commits that may explain the reads of a reader.
+#[derive(Clone, Copy, Debug, Default)]
+struct Places {
+    /// Behind all writes that it read or had to see, and where its missing rows were missing.
+    least: u64,
+    /// Before all writes that it would have seen, as far as the versions that it read tell.
+    most: u64,
+}
+
+impl Places {
+    fn of(
+        checker: &Checker<'_>,
+        rows: &Rows,
+        reader: u32,
+        seen: &[(Key, Look)],
+        place_min: u64,
+    ) -> Self {
+        let read = |(_, look): &(Key, Look)| match look {
+            Look::Version(version) => rows.places.get(version).copied(),
+            _ => None,
+        };
+        let (mut least, mut most) = (place_min, u64::MAX);
+        for (row, index) in seen.iter().filter_map(read) {
+            let row = &rows.rows[row as usize];
+            let place = row.entries[index].place;
+            least = least.max(place);
+            // A version whose place is unknown has the place of the one before.
+            let next = row.later(At::Entry(index)).find(|next| next.place > place);
+            most = most.min(next.map_or(u64::MAX, |next| next.place - 1));
+        }
+        if (reader as usize) < checker.notes.txns.len()
+            && let own @ 1.. = checker.places[reader as usize]
+        {
             // Another commit that is told the same place may come before it.
-            (own @ 1.., _) => return seen_place.min(own).max(own - 1),
-            (0, Outcome::Committed { lsn: Some(lsn) }) => {
-                return checker.place_by(lsn, txn.ended.unwrap_or(u64::MAX)).max(seen_place);
-            }
-            _ => {}
+            let place = least.min(own).max(own - 1);
+            return Self { least: place, most: place };
         }
-    }
-    loop {
-        let before = place;
-        for (key, look) in seen.iter().filter(|(_, look)| *look == Look::Absent) {
-            let Some(row) = row(key) else { continue };
-            let newest = row.newest(place);
-            if row.look(newest) != *look
-                && let Some(entry) = row.later(newest).find(|entry| entry.look == *look)
-            {
-                place = place.max(entry.place);
+        loop {
+            let before = least;
+            for (key, look) in seen.iter().filter(|(_, look)| *look == Look::Absent) {
+                let Some(number) = rows.numbers.get(key) else { continue };
+                let row = &rows.rows[*number as usize];
+                let newest = row.newest(least);
+                if row.look(newest) != *look
+                    // A delete whose time is unknown explains it at any place.
+                    && !row.adrift.iter().any(|(_, written)| written == look)
+                    && let Some(entry) = row.later(newest).find(|entry| entry.look == *look)
+                {
+                    least = least.max(entry.place);
+                }
             }
-        }
-        if place == before {
-            return place;
+            if least == before {
+                return Self { least, most: most.max(least) };
+            }
         }
     }
 }
@@ -218,9 +237,7 @@ pub(super) fn of_time(checker: &Checker<'_>, edges: &mut Vec<Edge>) -> usize {
         }
         let Some(ended) = txn.ended.filter(|_| txn.outcome != Outcome::Unknown) else { continue };
         over.push((ended, node));
-        // A transaction that saw and changed nothing waits for nobody.
-        let waits = !matches!(txn.outcome, Outcome::Aborted | Outcome::Committed { lsn: Some(0) });
-        if txn.is_durable && waits {
+        if waits(txn) {
             durable.push((ended, node));
         }
     }
@@ -265,81 +282,78 @@ fn writes(txn: &Txn) -> bool {
     txn.ops.iter().any(|op| matches!(op, Op::Write(..)))
 }
 
-/// The highest place in the order of commits among commits that were over, or durable, by a stamp.
-struct Times {
-    over: Vec<(u64, u64)>,
-    durable: Vec<(u64, u64)>,
-}
-
-impl Times {
-    fn of(checker: &Checker<'_>, rows: &Rows) -> Self {
-        let (mut over, mut durable) = (Vec::new(), Vec::new());
-        for (txn, place) in checker.notes.txns.iter().zip(&checker.places) {
-            let Some(ended) = txn.ended.filter(|_| *place > 0) else { continue };
-            over.push((ended, *place));
-            if txn.is_durable {
-                durable.push((ended, *place));
-            }
-        }
-        let over = rising(over);
-        for flush in &checker.notes.flushes {
-            durable.push((flush.ended, highest(&over, flush.begun)));
-        }
-        for txn in &checker.notes.txns {
-            // It was told no place, but it is behind all commits that were over before.
-            if let (Outcome::Committed { lsn: None }, Some(ended)) = (txn.outcome, txn.ended) {
-                durable.push((ended, highest(&over, txn.begun)));
-            }
-        }
-        for (_, view) in checker.views() {
-            if matches!(view.viewer, Viewer::Snapshot | Viewer::Kept) {
-                durable.push((view.ended, newest_seen(rows, &view.ops)));
-            }
-        }
-        Self { over, durable: rising(durable) }
+/// The places of each reader: none before those of a reader that it comes behind by time, none behind a commit that
+/// began when the reader was through.
+fn places_of(checker: &Checker<'_>, rows: &Rows, seen: &[Seen]) -> Vec<Places> {
+    let txns = checker.notes.txns.len();
+    let view = |node: u32| &checker.notes.views[node as usize - txns];
+    let mut events = Vec::new();
+    for (node, txn) in (0..).zip(&checker.notes.txns) {
+        events.push((txn.begun, Event::Begun(node)));
+        let ended = txn.ended.filter(|_| txn.outcome != Outcome::Unknown);
+        events.extend(ended.map(|ended| (ended, Event::Ended(node))));
     }
-
-    /// The place that a reader is behind in any order.
-    fn place_before(&self, checker: &Checker<'_>, reader: u32) -> u64 {
-        if (reader as usize) < checker.notes.txns.len() {
-            return highest(&self.over, checker.txn(reader).begun);
-        }
-        let view = &checker.notes.views[reader as usize - checker.notes.txns.len()];
-        match view.viewer {
-            Viewer::Kept | Viewer::Closed => highest(&self.over, view.begun),
-            Viewer::Snapshot | Viewer::Backup | Viewer::Cut => highest(&self.durable, view.begun),
-        }
+    for (node, view) in checker.views() {
+        events.push((view.begun, Event::Begun(node)));
+        events.push((view.ended, Event::Ended(node)));
     }
-}
-
-/// The highest place among the versions that a view shows.
-fn newest_seen(rows: &Rows, ops: &[Op]) -> u64 {
-    let place = |look: &Look| {
-        let Look::Version(version) = look else { return None };
-        let (row, index) = rows.places.get(version)?;
-        Some(rows.rows[*row as usize].entries[*index].place)
-    };
-    let newest = |op: &Op| match op {
-        Op::Read(_, look) => place(look),
-        Op::Scan { rows, .. } => rows.iter().filter_map(|(_, look)| place(look)).max(),
-        _ => None,
-    };
-    ops.iter().filter_map(newest).max().unwrap_or(0)
-}
-
-fn rising(mut places: Vec<(u64, u64)>) -> Vec<(u64, u64)> {
-    places.sort_unstable();
-    let mut highest = 0;
-    for (_, place) in &mut places {
-        highest = highest.max(*place);
-        *place = highest;
+    for (number, flush) in checker.notes.flushes.iter().enumerate() {
+        events.push((flush.begun, Event::FlushBegun(number)));
+        events.push((flush.ended, Event::FlushEnded(number)));
+    }
+    events.sort_unstable();
+    // The highest places of commits that began, and of readers that were over, or durable.
+    let (mut begun, mut over, mut durable) = (0, 0, 0);
+    let mut places = vec![Places::default(); seen.len()];
+    let mut flushes = vec![0; checker.notes.flushes.len()];
+    for (_, event) in events {
+        match event {
+            Event::Begun(node) => {
+                let is_txn = (node as usize) < txns;
+                let is_behind_all =
+                    is_txn || matches!(view(node).viewer, Viewer::Kept | Viewer::Closed);
+                let place_min = if is_behind_all { over } else { durable };
+                let seen = &seen[node as usize];
+                places[node as usize] = Places::of(checker, rows, node, seen, place_min);
+                if is_txn {
+                    begun = begun.max(checker.places[node as usize]);
+                }
+            }
+            Event::Ended(node) => {
+                let Places { least, most } = &mut places[node as usize];
+                *most = (*most).min(begun).max(*least);
+                let mut place = *least;
+                let is_durable = if (node as usize) < txns {
+                    place = place.max(checker.places[node as usize]);
+                    over = over.max(place);
+                    waits(checker.txn(node))
+                } else {
+                    matches!(view(node).viewer, Viewer::Snapshot | Viewer::Kept)
+                };
+                if is_durable {
+                    durable = durable.max(place);
+                }
+            }
+            Event::FlushBegun(number) => flushes[number] = over,
+            Event::FlushEnded(number) => durable = durable.max(flushes[number]),
+        }
     }
     places
 }
 
-fn highest(places: &[(u64, u64)], stamp: u64) -> u64 {
-    let count = places.partition_point(|(ended, _)| *ended < stamp);
-    count.checked_sub(1).map_or(0, |index| places[index].1)
+/// Beginnings and ends. Of one stamp, beginnings come first: they do not come behind the end.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+enum Event {
+    Begun(u32),
+    FlushBegun(usize),
+    Ended(u32),
+    FlushEnded(usize),
+}
+
+/// Whether the end of a transaction says that all it saw is durable.
+fn waits(txn: &Txn) -> bool {
+    // A transaction that saw and changed nothing waits for nobody.
+    txn.is_durable && !matches!(txn.outcome, Outcome::Aborted | Outcome::Committed { lsn: Some(0) })
 }
 
 /// Transactions that are over, in the order of their ends.

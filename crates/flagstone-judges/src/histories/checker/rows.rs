@@ -85,6 +85,24 @@ impl Row {
             .or_else(|| self.all().filter(|other| rank(*other) > rank(at) && same(other)).last())
     }
 
+    /// The first and the last of the versions around `at` that follow one another with its look: a reader cannot
+    /// tell them apart.
+    pub(super) fn run(&self, at: At) -> (At, At) {
+        let look = self.look(at);
+        let start = match at {
+            At::Base => 0,
+            At::Entry(index) => index + 1,
+        };
+        let alike = self.entries[..start].iter().rev().take_while(|entry| entry.look == look);
+        let first = match start - alike.count() {
+            0 if self.base == look => At::Base,
+            first => At::Entry(first),
+        };
+        let more = self.entries[start..].iter().take_while(|entry| entry.look == look).count();
+        let last = (start + more).checked_sub(1).map_or(At::Base, At::Entry);
+        (first, last)
+    }
+
     /// All versions of this look, the newest first.
     pub(super) fn alike(&self, look: Look) -> impl Iterator<Item = At> {
         self.all().filter(move |at| self.look(*at) == look)
