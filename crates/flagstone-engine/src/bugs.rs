@@ -41,6 +41,8 @@ pub enum SeededBug {
     ReaderNotHeld,
     /// D8: a commit is acknowledged before its record is durable.
     AcknowledgeEarly,
+    /// D8: a wake-up for an earlier commit, which comes late, acknowledges a later one.
+    LateWakeTrusted,
     /// D9: the last log page is relied on after a cut without being copied.
     SkipTailCopy,
     /// D10: a flush does not sync.
@@ -65,7 +67,7 @@ pub enum SeededBug {
 
 impl SeededBug {
     /// Every bug.
-    pub const ALL: [Self; 28] = [
+    pub const ALL: [Self; 29] = [
         Self::MergeBeforeDurable,
         Self::InstallBeforeDurable,
         Self::RecordBeforePages,
@@ -84,6 +86,7 @@ impl SeededBug {
         Self::LogRoomGiven,
         Self::ReaderNotHeld,
         Self::AcknowledgeEarly,
+        Self::LateWakeTrusted,
         Self::SkipTailCopy,
         Self::SkipSync,
         Self::SkipInstalls,
@@ -113,7 +116,7 @@ impl SeededBug {
             Self::SkipCopies | Self::SkipInnerNodes => 4,
             Self::CommitGroupsAtMount | Self::ClaimBeforeDurable | Self::ClaimInPart => 5,
             Self::LogRoomGiven => 7,
-            Self::ReaderNotHeld | Self::AcknowledgeEarly => 8,
+            Self::ReaderNotHeld | Self::AcknowledgeEarly | Self::LateWakeTrusted => 8,
             Self::SkipTailCopy => 9,
             Self::SkipSync => 10,
             Self::SkipInstalls => 11,

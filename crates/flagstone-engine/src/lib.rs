@@ -44,6 +44,9 @@ pub use options::{
     Options, OptionsError, PRESETS, Preset, RelocationFolding, Replacement, SplitTime, SuperGroup,
     VerifyOnOpen, Victim, WearLevelling, WriteCount,
 };
+#[cfg(shuttle)]
+pub use sync::let_long_waits_end;
+
 pub use runtime::{
     Allowance, AtLimit, CheckFault, CheckReport, Flush, Meter, REGION_SYSTEM, REGION_TABLES,
     REGION_VALUES, Reader, RecoveryReport, Runtime, SpaceGuard, WearBudget, WearStatus, Work,

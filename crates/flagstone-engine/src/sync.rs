@@ -5,7 +5,8 @@
 //! seed repeats a schedule. Counters and marks that are only hints do not come from here.
 //!
 //! - **Y1** A scheduled wait shorter than [`LONG`] may time out at any moment. A longer wait never
-//!   does: a missed wake-up becomes a deadlock, which the scheduler sees.
+//!   does in half of the schedules: a missed wake-up becomes a deadlock, which the scheduler sees. In
+//!   the other half it may, as it does on a slow device: see [`let_long_waits_end`].
 
 #[cfg(not(shuttle))]
 pub(crate) use parking_lot::{
@@ -25,6 +26,9 @@ pub(crate) use shuttle::thread_local;
 #[cfg(any(test, shuttle))]
 pub(crate) const LONG: std::time::Duration = std::time::Duration::from_secs(60);
 
+#[cfg(shuttle)]
+pub use scheduled::let_long_waits_end;
+
 /// The same primitives on top of the scheduler.
 #[cfg(shuttle)]
 mod scheduled {
@@ -36,6 +40,16 @@ mod scheduled {
     use shuttle::{sync, thread};
 
     use super::LONG;
+
+    std::thread_local! {
+        static DO_LONG_WAITS_END: Cell<bool> = const { Cell::new(false) };
+    }
+
+    /// Whether waits of any length may time out, in the schedules that this thread of the machine runs
+    /// from now on (Y1).
+    pub fn let_long_waits_end(do_end: bool) {
+        DO_LONG_WAITS_END.set(do_end);
+    }
 
     #[derive(Debug, Default)]
     pub(crate) struct Mutex<T>(sync::Mutex<T>);
@@ -102,7 +116,7 @@ mod scheduled {
 
         pub(crate) fn wait_for<T>(&self, guard: &mut MutexGuard<'_, T>, limit: Duration) {
             let Some(held) = guard.held.take() else { return };
-            guard.held = Some(if limit < LONG {
+            guard.held = Some(if limit < LONG || DO_LONG_WAITS_END.get() {
                 drop(held);
                 thread::yield_now();
                 lock(guard.latch)

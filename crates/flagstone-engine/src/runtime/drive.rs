@@ -270,7 +270,8 @@ impl<D: Nand> Runtime<D> {
             }
             engine.sound().map_err(outcome_of)?;
             if engine.is_flushing() {
-                let asleep = self.sleepers.await_durable(lsn);
+                let is_new = !engine.bugs.has(SeededBug::LateWakeTrusted);
+                let asleep = self.sleepers.await_durable(lsn, is_new);
                 drop(engine);
                 if self.sleepers.sleep(asleep, LOCK_POLL) == Woken::Done {
                     return Ok(());
@@ -536,6 +537,58 @@ mod tests {
         runtime.engine().poison(EngineError::Poisoned);
         assert!(!runtime.await_flush(), "it is waited for");
         assert_eq!(runtime.close_now(), Err(EngineError::Poisoned));
+    }
+
+    /// Whether a thread takes a commit for durable on a wake-up for an earlier commit, which comes
+    /// late: its sleep had run out, and it sleeps for the later commit when the wake-up arrives.
+    fn trusts_a_late_wake_up(bug: Option<SeededBug>) -> bool {
+        let database = database();
+        let runtime = database.runtime();
+        #[cfg(feature = "seeded-bugs")]
+        runtime.plant(bug);
+        let _ = bug;
+        let table = database.table("t").unwrap();
+        let commit = |value: &[u8]| {
+            let mut txn = database.begin();
+            txn.put(table, b"k", value).unwrap();
+            txn.commit_with(Durability::Deferred).unwrap().lsn
+        };
+        let first = commit(b"1");
+        let flush = runtime.flush_all().unwrap().expect("a flush of the first commit");
+        let second = commit(b"2");
+        let (sender, receiver) = std::sync::mpsc::channel();
+        thread::scope(|scope| {
+            let waits = scope.spawn(move || {
+                let asleep = runtime.sleepers.await_durable(first, true);
+                sender.send(runtime.sleepers.wake_late()).unwrap();
+                assert_eq!(runtime.sleepers.sleep(asleep, Duration::ZERO), Woken::Perhaps);
+                runtime.wait_durable(second).unwrap();
+                runtime.engine().durable() < second
+            });
+            let late = receiver.recv().unwrap();
+            while runtime.sleepers.count() == 0 {
+                thread::yield_now();
+            }
+            late.arrive();
+            if bug.is_some() {
+                return waits.join().unwrap();
+            }
+            runtime.flush_end(flush);
+            waits.join().unwrap()
+        })
+    }
+
+    /// Goal (L3, rule D8): a wake-up that comes late acknowledges no later commit. Method: the wake-up
+    /// is held back until its thread sleeps for another commit, whose flush has not begun.
+    #[test]
+    fn a_late_wake_up_acknowledges_no_later_commit() {
+        assert!(!trusts_a_late_wake_up(None));
+    }
+
+    #[cfg(feature = "seeded-bugs")]
+    #[test]
+    fn late_wake_ups_that_are_trusted_are_seen() {
+        assert!(trusts_a_late_wake_up(Some(SeededBug::LateWakeTrusted)));
     }
 
     /// Goal: a transaction that waits too long for a lock ends and releases all its locks, so that

@@ -8,6 +8,8 @@
 //!   that changes the awaited state reads the list after the change: no wake-up is missed.
 //! - **L2** When a flush ends, the waiting threads that it did not cover have no thread that
 //!   flushes for them: the first of them is woken to do so.
+//! - **L3** A wake-up ends the sleep that it was meant for, and no later sleep of that thread. A thread
+//!   whose sleep ran out may be asleep again, for another commit, before the wake-up arrives.
 
 use std::cell::OnceCell;
 use std::sync::Arc;
@@ -41,14 +43,25 @@ pub(super) enum Woken {
 /// The place where one thread sleeps.
 #[derive(Debug, Default)]
 struct Bed {
-    woken: Mutex<Option<Woken>>,
+    night: Mutex<Night>,
     changed: Condvar,
 }
 
+/// The newest sleep of a thread.
+#[derive(Debug, Default)]
+struct Night {
+    number: u64,
+    woken: Option<Woken>,
+}
+
 impl Bed {
-    fn wake(&self, how: Woken) {
-        *self.woken.lock() = Some(how);
-        self.changed.notify_one();
+    /// Ends the sleep of this number, if it is still the newest one (L3).
+    fn wake(&self, number: u64, how: Woken) {
+        let mut night = self.night.lock();
+        if night.number == number {
+            night.woken = Some(how);
+            self.changed.notify_one();
+        }
     }
 }
 
@@ -59,7 +72,16 @@ thread_local! {
 /// The sleeping threads.
 #[derive(Debug, Default)]
 pub(super) struct Sleepers {
-    list: Mutex<Vec<(For, Arc<Bed>)>>,
+    list: Mutex<Vec<Sleeper>>,
+}
+
+/// A thread on the list.
+#[derive(Debug)]
+struct Sleeper {
+    wants: For,
+    bed: Arc<Bed>,
+    /// Which sleep of the thread this is (L3).
+    number: u64,
 }
 
 /// A thread that is on the list and about to sleep.
@@ -70,38 +92,44 @@ pub(super) struct Asleep(Arc<Bed>);
 impl Sleepers {
     /// Lists this thread as waiting for a lock. The engine's latch is held (L1).
     pub(super) fn await_lock(&self, xid: Option<Xid>) -> Asleep {
-        self.list(For::Lock(xid))
+        self.list(For::Lock(xid), true)
     }
 
-    /// Lists this thread as waiting for a flush. The engine's latch is held (L1).
-    pub(super) fn await_durable(&self, lsn: Lsn) -> Asleep {
-        self.list(For::Durable(lsn))
+    /// Lists this thread as waiting for a flush. The engine's latch is held (L1). A sleep that is not
+    /// a new one breaks L3.
+    pub(super) fn await_durable(&self, lsn: Lsn, is_new: bool) -> Asleep {
+        self.list(For::Durable(lsn), is_new)
     }
 
     /// Lists this thread as waiting for work of another thread. The engine's latch is held (L1).
     pub(super) fn await_change(&self) -> Asleep {
-        self.list(For::Change)
+        self.list(For::Change, true)
     }
 
-    fn list(&self, wants: For) -> Asleep {
+    fn list(&self, wants: For, is_new: bool) -> Asleep {
         let bed = BED.with(|bed| Arc::clone(bed.get_or_init(Arc::default)));
-        *bed.woken.lock() = None;
-        self.list.lock().push((wants, Arc::clone(&bed)));
+        let number = {
+            let mut night = bed.night.lock();
+            night.number += u64::from(is_new);
+            night.woken = None;
+            night.number
+        };
+        self.list.lock().push(Sleeper { wants, bed: Arc::clone(&bed), number });
         Asleep(bed)
     }
 
     /// Sleeps until woken, or until `limit` has passed.
     pub(super) fn sleep(&self, asleep: Asleep, limit: Duration) -> Woken {
         let Asleep(bed) = asleep;
-        let mut woken = bed.woken.lock();
-        if woken.is_none() {
-            bed.changed.wait_for(&mut woken, limit);
+        let mut night = bed.night.lock();
+        if night.woken.is_none() {
+            bed.changed.wait_for(&mut night, limit);
         }
-        if let Some(how) = woken.take() {
+        if let Some(how) = night.woken.take() {
             return how;
         }
-        drop(woken);
-        self.list.lock().retain(|(_, other)| !Arc::ptr_eq(other, &bed));
+        drop(night);
+        self.list.lock().retain(|other| !Arc::ptr_eq(&other.bed, &bed));
         Woken::Perhaps
     }
 
@@ -137,17 +165,40 @@ impl Sleepers {
 
     fn wake_if(&self, mut how: impl FnMut(For) -> Option<Woken>) {
         let mut meant = Vec::new();
-        self.list.lock().retain(|(wants, bed)| match how(*wants) {
+        self.list.lock().retain(|sleeper| match how(sleeper.wants) {
             None => true,
             Some(how) => {
-                meant.push((how, Arc::clone(bed)));
+                meant.push((how, Arc::clone(&sleeper.bed), sleeper.number));
                 false
             }
         });
         // The list's latch is released first: a woken thread may want it at once.
-        for (how, bed) in meant {
-            bed.wake(how);
+        for (how, bed, number) in meant {
+            bed.wake(number, how);
         }
+    }
+}
+
+/// A wake-up on its way: its sleeper is off the list, and does not know yet.
+#[cfg(test)]
+pub(super) struct LateWake(Sleeper);
+
+#[cfg(test)]
+impl LateWake {
+    pub(super) fn arrive(self) {
+        self.0.bed.wake(self.0.number, Woken::Done);
+    }
+}
+
+#[cfg(test)]
+impl Sleepers {
+    /// Begins to wake the first thread of the list.
+    pub(super) fn wake_late(&self) -> LateWake {
+        LateWake(self.list.lock().remove(0))
+    }
+
+    pub(super) fn count(&self) -> usize {
+        self.list.lock().len()
     }
 }
 
@@ -168,7 +219,7 @@ mod tests {
             let sleeper = |wants: &For| {
                 let wants = *wants;
                 scope.spawn(move || {
-                    let asleep = sleepers.list(wants);
+                    let asleep = sleepers.list(wants, true);
                     sleepers.sleep(asleep, LONG)
                 })
             };
@@ -177,7 +228,7 @@ mod tests {
                 thread::yield_now();
             }
             wake(sleepers);
-            let left: Vec<For> = sleepers.list.lock().iter().map(|(wants, _)| *wants).collect();
+            let left: Vec<For> = sleepers.list.lock().iter().map(|other| other.wants).collect();
             sleepers.wake_all();
             let ends = threads.into_iter().zip(wants);
             ends.map(|(thread, wants)| {
@@ -208,10 +259,10 @@ mod tests {
     #[test]
     fn whoever_is_woken_before_it_sleeps_does_not_sleep() {
         let sleepers = Sleepers::default();
-        let asleep = sleepers.await_durable(Lsn(1));
+        let asleep = sleepers.await_durable(Lsn(1), true);
         sleepers.wake_durable(Lsn(1));
         assert_eq!(sleepers.sleep(asleep, LONG), Woken::Done);
-        let asleep = sleepers.await_durable(Lsn(2));
+        let asleep = sleepers.await_durable(Lsn(2), true);
         assert_eq!(sleepers.sleep(asleep, Duration::ZERO), Woken::Perhaps, "nothing is left over");
         assert!(sleepers.list.lock().is_empty());
     }

@@ -1,6 +1,12 @@
 //! Simulated devices whose power can be cut while a database works on them.
+//!
+//! They stall now and then, as cards and disks do, about as long as a thread waits before it looks again: waits run
+//! out at any moment.
 
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::thread;
+use std::time::Duration;
 
 use flagstone::AnyNand;
 use flagstone_nand::{
@@ -9,7 +15,7 @@ use flagstone_nand::{
     SsdCounters,
 };
 
-use super::draw::Draw;
+use super::draw::{Draw, mixed};
 use super::program::Place;
 
 /// A device that others can look at while a database has it.
@@ -45,11 +51,30 @@ pub(crate) fn create(place: Place, seed: u64) -> anyhow::Result<Option<Box<dyn M
 
 struct Shared<D> {
     device: Arc<Mutex<D>>,
+    /// Programs and syncs so far.
+    writes: Arc<AtomicU64>,
 }
+
+/// One program or sync in so many stalls.
+const STALL_IN: u64 = 64;
+
+/// Length of a stall in microseconds: at least, and at most.
+const STALL_US: [u64; 2] = [5_000, 30_000];
 
 impl<D> Shared<D> {
     fn new(device: D) -> Self {
-        Self { device: Arc::new(Mutex::new(device)) }
+        Self { device: Arc::new(Mutex::new(device)), writes: Arc::default() }
+    }
+
+    /// Stalls at times, while others may use the device.
+    fn stall(&self) {
+        let number = self.writes.fetch_add(1, Ordering::Relaxed);
+        let drawn = mixed(number);
+        if drawn.is_multiple_of(STALL_IN) {
+            let [least, most] = STALL_US;
+            let length = least + (drawn >> 32) % (most - least);
+            thread::sleep(Duration::from_micros(length));
+        }
     }
 
     fn lock(&self) -> MutexGuard<'_, D> {
@@ -75,7 +100,7 @@ const ENDINGS: [Ending; 12] = [
 
 impl<D: Crashable + Send + 'static> Medium for Shared<D> {
     fn device(&self) -> AnyNand {
-        Box::new(Self { device: Arc::clone(&self.device) })
+        Box::new(Self { device: Arc::clone(&self.device), writes: Arc::clone(&self.writes) })
     }
 
     fn cut(&self, draw: &mut Draw) -> Box<dyn Medium> {
@@ -119,7 +144,9 @@ impl<D: Nand> Nand for Shared<D> {
         page: PhysicalPage,
         part: ProgramPart<'_>,
     ) -> Result<Completion, NandError> {
-        self.lock().program(page, part)
+        let done = self.lock().program(page, part);
+        self.stall();
+        done
     }
 
     fn erase(&mut self, block: BlockIndex) -> Result<Completion, NandError> {
@@ -143,7 +170,9 @@ impl<D: Nand> Nand for Shared<D> {
     }
 
     fn sync(&mut self) -> Result<Completion, NandError> {
-        self.lock().sync()
+        let done = self.lock().sync();
+        self.stall();
+        done
     }
 
     fn present_blocks(&self) -> u32 {

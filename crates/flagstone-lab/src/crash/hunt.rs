@@ -711,9 +711,10 @@ pub struct OwnTest {
 
 const IN_SPACE: &str = "-p flagstone-space --lib";
 const IN_ENGINE: &str = "-p flagstone --test engine";
+const IN_DRIVER: &str = "-p flagstone-engine --lib";
 
 /// Bugs that no way of the hunt has shown, or late: each has a test that does.
-const OWN_TESTS: [(Quarry, OwnTest); 7] = {
+const OWN_TESTS: [(Quarry, OwnTest); 8] = {
     const FROZEN: OwnTest = OwnTest {
         arguments: IN_SPACE,
         name: "tests::frozen::planted_bugs_of_frozen_mappings_are_found",
@@ -724,6 +725,13 @@ const OWN_TESTS: [(Quarry, OwnTest); 7] = {
             OwnTest {
                 arguments: IN_ENGINE,
                 name: "installs::installs_before_their_record_are_seen",
+            },
+        ),
+        (
+            Quarry::Engine(SeededBug::LateWakeTrusted),
+            OwnTest {
+                arguments: IN_DRIVER,
+                name: "runtime::drive::tests::late_wake_ups_that_are_trusted_are_seen",
             },
         ),
         (
