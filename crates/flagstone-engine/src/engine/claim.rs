@@ -38,6 +38,8 @@
 //!   record that installs the new leaves is then its commit point, and holds no content of the leaves.
 //! - **Q6** The marker in front of the record names the pages of the claim: if damage took one of these
 //!   leaves since, the leaf counts as lost, and its old version does not come back.
+//! - **Q7** A commit by a flag has an LSN that no record has, drawn when all commits before it were
+//!   durable: later commits have higher ones, and a cut that takes one of them leaves the flag's commit.
 
 use flagstone_space::{GroupId, GroupSpan, LogicalPage, Lsn, PinId, Version};
 
@@ -45,7 +47,7 @@ use super::commit_costs::LeafBytes;
 use super::descent::{Seek, corrupt, end_of_child};
 use super::merge::{InstallJob, Next, OldBase, PageWrite, ReshapePlan, WriteJob};
 use super::spill::private_bounds;
-use super::transaction::{Transaction, split_private_key, without_versions};
+use super::transaction::{Ticket, Transaction, split_private_key, without_versions};
 use super::{CATALOG, Engine, Job, Step, Stop, Table, Wait};
 use crate::bugs::SeededBug;
 use crate::delta::{DeltaMap, KeyRange, Op};
@@ -71,8 +73,8 @@ enum Phase {
     Sealing,
     /// Its record has this LSN.
     Recorded(Lsn),
-    /// Its flag is being programmed.
-    Flagging,
+    /// Its flag is being programmed. No record has this LSN, its place in the order of commits (Q7).
+    Flagging(Lsn),
 }
 
 /// Fate of the claim when its transaction is given up.
@@ -128,7 +130,7 @@ impl Claim {
 
     /// Whether restart may find the claim committed.
     fn may_be_committed(&self) -> bool {
-        matches!(self.phase, Phase::Recorded(_) | Phase::Flagging)
+        matches!(self.phase, Phase::Recorded(_) | Phase::Flagging(_))
     }
 
     /// Pages of its group.
@@ -361,7 +363,7 @@ impl Engine {
         self.claim.as_ref().is_some_and(|claim| match claim.phase {
             Phase::Settling(lsn) => self.has_settled(lsn),
             Phase::Writing => true,
-            Phase::Sealing | Phase::Recorded(_) | Phase::Flagging => false,
+            Phase::Sealing | Phase::Recorded(_) | Phase::Flagging(_) => false,
         })
     }
 
@@ -651,10 +653,15 @@ impl Engine {
             self.refuse_claim();
             return None;
         };
-        let by_flag = self.may_flag(claim);
-        let claim = self.claim.as_mut()?;
-        claim.phase = if by_flag { Phase::Flagging } else { Phase::Sealing };
-        Some(if by_flag { ClaimJob::Flag(group) } else { ClaimJob::Seal })
+        let (phase, job) = match self.may_flag(claim) {
+            true => {
+                self.open_log();
+                (Phase::Flagging(self.log.skip(1)), ClaimJob::Flag(group))
+            }
+            false => (Phase::Sealing, ClaimJob::Seal),
+        };
+        self.claim.as_mut()?.phase = phase;
+        Some(job)
     }
 
     /// Whether a flag may decide: nothing of the transaction is in the log. Where other commits wait
@@ -800,7 +807,7 @@ impl Engine {
         // Once the device has failed, the claim's locks may be gone: no reader may see parts of it
         // come.
         let claim = self.claim.as_ref().filter(|_| !self.is_poisoned())?;
-        claim.group.filter(|_| claim.phase == Phase::Flagging)
+        claim.group.filter(|_| matches!(claim.phase, Phase::Flagging(_)))
     }
 
     /// Pages whose old versions snapshots need: to be pinned before the mapping moves.
@@ -818,11 +825,16 @@ impl Engine {
     pub(crate) fn install_claim(&mut self, pins: &[Option<PinId>]) {
         let Some(claim) = self.claim.take() else { return };
         let (lsn, ticket) = match claim.phase {
-            Phase::Recorded(lsn) => (lsn, lsn),
-            // Later changes of its keys are logged behind the marker (Q2).
-            _ => {
+            Phase::Flagging(place) => {
                 self.counts.flag_commits += 1;
-                (self.append_marker(claim.group), self.durable())
+                // Later changes of its keys are logged behind the marker (Q2).
+                (self.append_marker(claim.group), Ticket { lsn: self.durable(), place })
+            }
+            Phase::Recorded(lsn) => (lsn, Ticket { lsn, place: lsn }),
+            Phase::Settling(_) | Phase::Writing | Phase::Sealing => {
+                debug_assert!(false, "only a decided claim is installed");
+                self.claim = Some(claim);
+                return;
             }
         };
         let page_count = claim.page_count();

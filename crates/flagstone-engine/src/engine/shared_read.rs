@@ -307,4 +307,42 @@ mod tests {
         let snapshot = database.snapshot().unwrap();
         assert_eq!(snapshot.get(table, &key(7)).unwrap().as_deref(), Some(&b"new"[..]));
     }
+
+    /// Goal (rule D15): a read of an inner node that a checkpoint overtook is thrown away. Method: the
+    /// root is read before leaves split and a checkpoint writes it, and arrives afterwards.
+    #[test]
+    fn an_inner_node_that_is_written_after_a_read_missed_it_is_read_again() {
+        let profile = Profile::named("slc-2k").unwrap().with_block_count(96).unwrap();
+        let options = Options::default().with_memory(1 << 20);
+        let database = Database::create_on(SimNand::new(&profile, 1), &options).unwrap();
+        let table = database.table("t").unwrap();
+        let fill = |numbers: std::ops::Range<u64>| {
+            let mut txn = database.begin();
+            numbers.for_each(|number| txn.put(table, &key(number), &[7; 60]).unwrap());
+            txn.commit().unwrap();
+            database.merge().unwrap();
+        };
+        fill(0..200);
+        let runtime = database.runtime();
+        let snapshot = database.snapshot().unwrap();
+        let read_shared = || {
+            let engine = runtime.engine_shared();
+            engine.read_shared(snapshot.id(), table, &key(7), &mut Vec::new())
+        };
+        runtime.engine().pool.shrink(0);
+        let Err(Some(fetch)) = read_shared() else { panic!("the root left memory") };
+        let fetched = runtime.read(fetch).unwrap();
+        let splits = runtime.engine().counts.splits;
+        drop(snapshot);
+        fill(200..400);
+        assert!(runtime.engine().counts.splits > splits, "leaves split");
+        runtime.engine().pool.shrink(0);
+        runtime.engine().fill(fetched).unwrap();
+        assert_eq!(runtime.engine().pool.count(), 0, "it is thrown away");
+        let snapshot = database.snapshot().unwrap();
+        for number in 0..400 {
+            let value = snapshot.get(table, &key(number));
+            assert_eq!(value.unwrap().as_deref(), Some(&[7; 60][..]), "{number}");
+        }
+    }
 }

@@ -26,11 +26,15 @@ use crate::error::EngineError;
 use crate::lock::{LockOutcome, Mode, Target, Xid};
 use crate::options::Durability;
 
-/// A commit that has its place in the log.
+/// A commit that has its place among all commits.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Ticket {
     /// The commit, and everything it read, is durable when [`Engine::durable`] reaches this.
     pub lsn: Lsn,
+    /// Place in the order of commits. No other transaction that changed something has it. A
+    /// transaction that changed nothing has the place of the newest commit in the log, or none
+    /// (zero) if it read nothing, too.
+    pub place: Lsn,
 }
 
 /// A point in a transaction to which it can be rolled back.
@@ -93,7 +97,7 @@ pub(crate) struct Transaction {
     /// It commits by the log, even if there is room for a run.
     pub(super) stays: bool,
     /// It is committed with its leaves, and durable: the LSN of its ticket.
-    pub(super) claimed: Option<Lsn>,
+    pub(super) claimed: Option<Ticket>,
     /// Tables that it drops.
     pub(super) drops: Vec<Table>,
     /// Error with which it was ended; its owner gets the error at its next call.
@@ -264,9 +268,10 @@ impl Engine {
         let transaction = self.settled_transaction(xid)?;
         let is_empty = transaction.writes.is_empty() && transaction.runs.is_empty();
         let (has_read, claimed) = (transaction.has_read, transaction.claimed);
-        if let Some(lsn) = claimed {
+        if let Some(ticket) = claimed {
             self.transactions.remove(&xid);
-            return Ok(self.ticket(lsn, durability));
+            self.ticket(ticket.lsn, durability);
+            return Ok(ticket);
         }
         if is_empty && !self.is_claiming(xid) {
             // After a failure it has read durable commits only.
@@ -319,7 +324,7 @@ impl Engine {
             Durability::Group => self.group_commit_lsn = self.group_commit_lsn.max(lsn),
             Durability::Immediate => self.flush_to = self.flush_to.max(lsn),
         }
-        Ticket { lsn }
+        Ticket { lsn, place: lsn }
     }
 
     pub(super) fn apply_commit(&mut self, transaction: &Transaction, lsn: Lsn) {

@@ -131,10 +131,11 @@ impl LogWriter {
         lsn(self.epoch, self.counter)
     }
 
-    /// Skips `count` LSNs: the next record's own LSN then stands for the skipped ones just below
-    /// it.
-    pub(crate) fn skip(&mut self, count: u64) {
+    /// Skips `count` LSNs, and returns the last of them: the next record's own LSN then stands for
+    /// the skipped ones just below it.
+    pub(crate) fn skip(&mut self, count: u64) -> Lsn {
         self.counter += count;
+        lsn(self.epoch, self.counter)
     }
 
     /// Restart epoch of the records appended here.

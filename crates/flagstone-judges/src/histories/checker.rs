@@ -56,6 +56,7 @@ pub(crate) struct Verdict {
 pub(crate) fn check(session: &Session<'_>) -> Verdict {
     let mut checker = Checker::new(session);
     checker.require_written();
+    checker.require_places();
     let rows = Rows::of(&checker);
     checker.findings.extend(rows.conflicts.iter().cloned());
     let mut edges = edges::between(&mut checker, &rows);
@@ -68,56 +69,21 @@ pub(crate) fn check(session: &Session<'_>) -> Verdict {
 }
 
 /// Numbers the commits that wrote, by the places that they were told.
-///
-/// A commit by flags is told the place of the commit before it, which is in the log. Flags commit only transactions
-/// worth their pages, so the smallest one of a place is the logged one. The others of a place are in the order in
-/// which they returned, and each comes behind the ones it read from.
 fn places(txns: &[Txn]) -> Vec<u64> {
-    let mut order: Vec<(u64, u64, usize)> = Vec::new();
+    let mut order: Vec<(u64, usize)> = Vec::new();
     for (node, txn) in txns.iter().enumerate() {
-        if let (Outcome::Committed { lsn: Some(lsn) }, Some(ended)) = (txn.outcome, txn.ended)
+        if let Outcome::Committed { lsn: Some(lsn) } = txn.outcome
             && txn.ops.iter().any(|op| matches!(op, Op::Write(..)))
         {
-            order.push((lsn, ended, node));
+            order.push((lsn, node));
         }
     }
     order.sort_unstable();
     let mut places = vec![0; txns.len()];
-    for alike in order.chunk_by_mut(|one, other| one.0 == other.0).filter(|alike| alike.len() > 1) {
-        sort_alike(txns, alike);
-    }
-    for (place, (_, _, node)) in (1..).zip(&order) {
-        places[*node] = place;
+    for (place, (_, node)) in (1..).zip(order) {
+        places[node] = place;
     }
     places
-}
-
-/// Sorts the commits of one place, given in the order of their ends: each comes behind the ones it read from.
-fn sort_alike(txns: &[Txn], alike: &mut [(u64, u64, usize)]) {
-    let first_end = alike.first().map_or(0, |(_, ended, _)| *ended);
-    let may_be_first =
-        |(_, (.., node)): &(usize, &(u64, u64, usize))| txns[*node].begun < first_end;
-    let size = |(_, (.., node)): &(usize, &(u64, u64, usize))| txns[*node].ops.len();
-    let first = alike.iter().enumerate().filter(may_be_first).min_by_key(size);
-    let first = first.map_or(0, |(index, _)| index);
-    alike[..=first].rotate_right(1);
-    for end in 1..alike.len() {
-        let writer = &txns[alike[end].2];
-        if let Some(at) =
-            alike[..end].iter().position(|(.., node)| reads_from(&txns[*node], writer))
-        {
-            alike[at..=end].rotate_right(1);
-        }
-    }
-}
-
-fn reads_from(reader: &Txn, writer: &Txn) -> bool {
-    let is_its = |look: &Look| matches!(look, Look::Version(seen) if seen.writer() == writer.id);
-    reader.ops.iter().any(|op| match op {
-        Op::Read(_, look) => is_its(look),
-        Op::Scan { rows, .. } => rows.iter().any(|(_, look)| is_its(look)),
-        _ => false,
-    })
 }
 
 /// Fate of a write.
@@ -223,6 +189,21 @@ impl<'a> Checker<'a> {
                     }
                     _ => {}
                 }
+            }
+        }
+    }
+
+    /// Requires that no two commits that wrote have one place in the order of commits.
+    fn require_places(&mut self) {
+        let mut placed: HashMap<u64, u32> = HashMap::new();
+        for (node, txn) in (0..).zip(&self.notes.txns) {
+            let Outcome::Committed { lsn: Some(lsn) } = txn.outcome else { continue };
+            if !txn.ops.iter().any(|op| matches!(op, Op::Write(..))) {
+                continue;
+            }
+            if let Some(other) = placed.insert(lsn, node) {
+                let text = format!("{} and {}", self.label(other), self.label(node));
+                self.found("two commits of one place", text);
             }
         }
     }

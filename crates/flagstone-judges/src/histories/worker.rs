@@ -244,7 +244,8 @@ impl<'a> Worker<'a> {
                 self.recorder.ended(id, Outcome::Committed { lsn: Some(lsn) }, ended);
                 self.churn = churn;
                 self.counted += i64::from(counts);
-                if durability != Durability::Deferred {
+                // A transaction that saw and changed nothing waits for nobody.
+                if durability != Durability::Deferred && lsn != 0 {
                     self.durable = self.counted;
                 }
                 Ok(())

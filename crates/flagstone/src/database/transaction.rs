@@ -20,7 +20,8 @@ use super::rows::{KeyValue, Range};
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct Commit {
-    /// Place in the order of commits.
+    /// Place in the order of commits: no other transaction that changed something has it. A transaction
+    /// that changed nothing has the place of an earlier commit, or zero if it read nothing, too.
     pub lsn: Lsn,
     /// Work on the flash during the calls of this transaction, by their threads: the program that made it
     /// durable, and background work for all transactions, such as merges, checkpoints and garbage collection.
@@ -423,7 +424,7 @@ impl<D: Nand> Transaction<D> {
         trace!(lsn = ticket.lsn.0, ?durability, "committed");
         // Work that fails is found again by the next caller that needs it; the commit stands.
         let _ = self.meter.charge(|| self.runtime.work_some());
-        Ok(Commit { lsn: ticket.lsn, bill: self.bill() })
+        Ok(Commit { lsn: ticket.place, bill: self.bill() })
     }
 
     /// Aborts: nothing of the transaction remains.

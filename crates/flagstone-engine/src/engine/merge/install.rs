@@ -23,6 +23,10 @@ impl Engine {
         let WriteJob { group, mut pages, outcome, is_durable, .. } = job;
         for write in &pages {
             self.busy.remove(&write.page);
+            if group == GroupId::NONE {
+                // It is current already; pages of a group become so when the group is committed.
+                self.mark_stale(write.page);
+            }
         }
         match outcome {
             Outcome::Merged { table, low, high, upto, grown, base_lsn } => {
@@ -236,7 +240,6 @@ impl Engine {
     }
 
     fn replace_leaf(&mut self, write: PageWrite) {
-        self.mark_stale(write.page);
         self.note_leaf(&write.image);
         if self.pool.peek(write.page).is_some() {
             let page = write.page;
@@ -248,7 +251,6 @@ impl Engine {
 
     /// Flash holds a frame's image; commits that came meanwhile are in the deltas.
     fn caught_up(&mut self, write: &PageWrite) {
-        self.mark_stale(write.page);
         self.note_leaf(&write.image);
         if let Some(index) = self.pool.peek(write.page) {
             debug_assert_eq!(self.pool.frame(index).lsn, write.lsn, "a busy frame does not change");

@@ -158,9 +158,7 @@ impl Places {
         if (reader as usize) < checker.notes.txns.len()
             && let own @ 1.. = checker.places[reader as usize]
         {
-            // Another commit that is told the same place may come before it.
-            let place = least.min(own).max(own - 1);
-            return Self { least: place, most: place };
+            return Self { least: own - 1, most: own - 1 };
         }
         loop {
             let before = least;
@@ -242,13 +240,8 @@ pub(super) fn of_time(checker: &Checker<'_>, edges: &mut Vec<Edge>) -> usize {
         }
     }
     placed.sort_unstable();
-    // Commits by flags have the place of the commit before them: commits of one place are in any order.
-    let groups: Vec<_> = placed.chunk_by(|one, other| one.0 == other.0).collect();
-    for pair in groups.windows(2) {
-        for (_, before) in pair[0] {
-            edges.extend(pair[1].iter().map(|(_, after)| plain(*before, *after, Why::Order)));
-        }
-    }
+    let pairs = placed.windows(2).filter_map(|pair| <&[_; 2]>::try_from(pair).ok());
+    edges.extend(pairs.map(|[(_, before), (_, after)]| plain(*before, *after, Why::Order)));
     for (node, view) in checker.views() {
         match view.viewer {
             Viewer::Snapshot | Viewer::Kept => durable.push((view.ended, node)),

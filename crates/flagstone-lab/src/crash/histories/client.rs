@@ -338,7 +338,7 @@ impl Client {
             history.committing(self.node);
         }
         let ticket = step?;
-        history.committed_at(self.node, ticket.lsn);
+        history.committed_at(self.node, ticket.place);
         Ok(Turn::Over(Some(ticket)))
     }
 
