@@ -3,132 +3,28 @@
 //! Owns the way from [`crate::args`] to typed values: sizes, bytes, profiles, options. Opens no
 //! database; the only files read here are profiles. A [`UsageError`] means that nothing happened.
 
+mod creation;
+mod error;
+
 use std::ffi::OsString;
 use std::fs;
 use std::ops::Bound;
-use std::os::unix::fs::FileTypeExt as _;
 use std::path::{Path, PathBuf};
 
-use flagstone::{Durability, FileSize, Options, OptionsError};
-use flagstone_nand::{
-    CellMode, EccOwner, Inconsistency, OpenDeviceError, Profile, ProfileError, SegmentFile,
-    kind_of, suggestion,
-};
-use thiserror::Error;
+use flagstone::{Durability, FileSize, Options};
+use flagstone_nand::{OpenDeviceError, Profile, kind_of};
 
+use self::creation::limit_size;
+pub(crate) use self::creation::{Creation, NewDevice};
+pub(crate) use self::error::UsageError;
 use crate::args::{
-    BackupArgs, CompactArgs, CreateArgs, DatabaseArgs, EngineArgs, ExportArgs, GetArgs, ImportArgs,
-    KeyArgs, NewArgs, PutArgs, RawDevice, RawEcc, ReadArgs, RenameArgs, RestoreArgs, SalvageArgs,
-    ScanArgs, SnapshotArgs, TableArgs, WearArgs,
+    BackupArgs, CompactArgs, DatabaseArgs, EngineArgs, ExportArgs, GetArgs, ImportArgs, KeyArgs,
+    PutArgs, ReadArgs, RenameArgs, RestoreArgs, SalvageArgs, ScanArgs, SnapshotArgs, TableArgs,
+    WearArgs,
 };
-use crate::escape::{BadEscape, unescape};
-use crate::overrides::{self, BadOption};
-use crate::size::{BadQuantity, format_size, parse_size};
-
-/// Why a command line of the right shape is refused.
-#[derive(Debug, Error)]
-pub(crate) enum UsageError {
-    /// A key or a value is no notation of bytes.
-    #[error(transparent)]
-    Escape(#[from] BadEscape),
-    /// The bytes of a name are no text.
-    #[error("`{0}` is no name: its bytes are not UTF-8")]
-    Name(String),
-    /// A size or a duration cannot be read.
-    #[error(transparent)]
-    Quantity(#[from] BadQuantity),
-    /// An option is unknown, or cannot have the value.
-    #[error(transparent)]
-    Option(#[from] BadOption),
-    /// A preset is unknown, or an option out of its range.
-    #[error(transparent)]
-    Preset(#[from] OptionsError),
-    /// The preset is an engine of the lab, which keeps no databases.
-    #[error("preset `{0}` is an engine to compare with, for `bench`, `crash` and `lab` alone")]
-    Opponent(String),
-    /// No profile has this name, and there is no such file.
-    #[error("{}", no_profile(.0))]
-    ProfileName(ProfileError),
-    /// The profile file is wrong.
-    #[error("profile {path}: {source}")]
-    ProfileFile {
-        /// File given.
-        path: PathBuf,
-        /// Fault in it.
-        source: ProfileError,
-    },
-    /// The profile file cannot be read.
-    #[error("profile {path}: {source}")]
-    ProfileRead {
-        /// File given.
-        path: PathBuf,
-        /// Error of the system.
-        source: std::io::Error,
-    },
-    /// A file that was named cannot be looked at.
-    #[error("{path}: {source}")]
-    Device {
-        /// File given.
-        path: PathBuf,
-        /// Error of the system.
-        source: OpenDeviceError,
-    },
-    /// ECC of our own does not fit the chip.
-    #[error("--ecc own: {0}")]
-    Ecc(ProfileError),
-    /// The limit does not fit the profile.
-    #[error("--limit: {}", of_size(.0))]
-    Limit(ProfileError),
-    /// The capacity does not fit the profile.
-    #[error("--capacity: {}", of_size(.0))]
-    Capacity(ProfileError),
-    /// The capacity is less than a block of each die.
-    #[error(
-        "--capacity: the device has {die_count} dies, each with a block at least: {} is the least",
-        format_size(*size_min)
-    )]
-    FewBlocks {
-        /// Dies of the profile.
-        die_count: u32,
-        /// Bytes of a block on each.
-        size_min: u64,
-    },
-    /// An option that a database keeps from its creation.
-    #[error("option `{0}` is decided when a database is created, and stays; leave it out")]
-    Fixed(&'static str),
-    /// A value outside its range or list.
-    #[error("{option} cannot be `{value}`; it must be {must}")]
-    Value {
-        /// Argument concerned.
-        option: &'static str,
-        /// Text given.
-        value: String,
-        /// Allowed values.
-        must: &'static str,
-    },
-    /// Two arguments that do not go together.
-    #[error("{0}")]
-    Conflict(&'static str),
-}
-
-/// Why a device cannot have a size: its profile alone has no fault.
-fn of_size(error: &ProfileError) -> String {
-    match error {
-        ProfileError::Inconsistent(relation) => relation.to_string(),
-        error => error.to_string(),
-    }
-}
-
-/// Says that neither a profile nor a file has the name.
-fn no_profile(error: &ProfileError) -> String {
-    match error {
-        ProfileError::UnknownName { name, nearest } => {
-            let suggestion = suggestion(nearest.as_deref());
-            format!("no profile and no file is named `{name}`{suggestion}")
-        }
-        error => error.to_string(),
-    }
-}
+use crate::escape::unescape;
+use crate::overrides;
+use crate::size::parse_size;
 
 /// A database that exists, and how to open it.
 #[derive(Debug)]
@@ -141,33 +37,6 @@ pub(crate) struct Target {
     pub(crate) options: Options,
     /// Snapshot that is read in its place.
     pub(crate) snapshot: Option<String>,
-}
-
-/// Device to create a database on.
-#[derive(Clone, Debug, PartialEq)]
-pub(crate) enum NewDevice {
-    /// Image of a chip, with a side file.
-    Image(Profile),
-    /// Plain file or block device of a fixed size.
-    Segments(Profile),
-    /// Plain file that grows to the size of the profile; a block device, which does not, gets the other one.
-    Growing(Profile, Option<Box<Profile>>),
-    /// Raw NAND of Linux that is there already; its driver describes it when no profile does. The owner of the ECC
-    /// counts where that profile or description leaves the ECC to the device.
-    Mtd(Option<Profile>, EccOwner),
-}
-
-/// A database to create.
-#[derive(Debug)]
-pub(crate) struct Creation {
-    /// File to create, or node of the device.
-    pub(crate) path: PathBuf,
-    /// Kind of device.
-    pub(crate) device: NewDevice,
-    /// Gives up a database that the device holds.
-    pub(crate) overwrite: bool,
-    /// Options of the database.
-    pub(crate) options: Options,
 }
 
 /// A database to write anew.
@@ -490,154 +359,6 @@ pub(crate) const CHIP_PROFILE: &str = "slc-2k";
 
 /// Profile of a drive.
 pub(crate) const DRIVE_PROFILE: &str = "otf-ssd";
-
-impl TryFrom<CreateArgs> for Creation {
-    type Error = UsageError;
-
-    fn try_from(args: CreateArgs) -> Result<Self, UsageError> {
-        args.new.try_into()
-    }
-}
-
-impl TryFrom<NewArgs> for Creation {
-    type Error = UsageError;
-
-    fn try_from(args: NewArgs) -> Result<Self, UsageError> {
-        let named = args.profile.as_deref();
-        let capacity = args.capacity.as_deref().map(parse_size).transpose();
-        let capacity = capacity.map_err(UsageError::from)?;
-        let sized = |name: &str, default: Option<u64>| match capacity.or(default) {
-            Some(bytes) => with_capacity(profile(name)?, bytes),
-            None => profile(name),
-        };
-        let image = || sized(named.unwrap_or(CHIP_PROFILE), None).map(NewDevice::Image);
-        let limit = args.limit.as_deref().map(limit_size).transpose()?;
-        let file = || -> Result<NewDevice, UsageError> {
-            let fixed = sized(named.unwrap_or(SEGMENT_PROFILE), Some(BLOCK_DEVICE_CAPACITY))?;
-            if capacity.is_some() {
-                return Ok(NewDevice::Segments(fixed));
-            }
-            let profile = profile(named.unwrap_or(SEGMENT_PROFILE))?;
-            if profile.capabilities.cell_mode != CellMode::File {
-                // Refused as the device is made; a chip has a size of its own.
-                return Ok(NewDevice::Growing(profile, None));
-            }
-            let default_limit = FILE_LIMIT.min(SegmentFile::size_max(profile.geometry.page_size));
-            let profile = profile.with_capacity(limit.unwrap_or(default_limit));
-            let profile = profile.map_err(UsageError::Limit)?;
-            Ok(NewDevice::Growing(profile, limit.is_none().then(|| Box::new(fixed))))
-        };
-        let device = match (args.device, named) {
-            (Some(RawDevice::Image), _) => image()?,
-            (Some(RawDevice::File), _) | (None, None | Some(SEGMENT_PROFILE)) => file()?,
-            (None, Some(_)) => image()?,
-            (Some(RawDevice::Mtd), _) if capacity.is_some() => {
-                return Err(UsageError::Conflict(MTD_HAS_A_SIZE));
-            }
-            (Some(RawDevice::Mtd), _) => {
-                NewDevice::Mtd(named.map(profile).transpose()?, EccOwner::Device)
-            }
-            (Some(RawDevice::Sim), _) => return Err(UsageError::Conflict(SIM_LEAVES_NOTHING)),
-        };
-        if limit.is_some() && !matches!(device, NewDevice::Growing(..)) {
-            return Err(UsageError::Conflict(FILES_ALONE_GROW));
-        }
-        let is_new = match device {
-            NewDevice::Mtd(..) => false,
-            NewDevice::Segments(_) | NewDevice::Growing(..) => {
-                let kind = kind_of(&args.path).map_err(not_seen(&args.path))?;
-                !kind.is_some_and(|kind| kind.is_block_device())
-            }
-            NewDevice::Image(_) => true,
-        };
-        if args.overwrite && is_new {
-            return Err(UsageError::Conflict(FILES_ARE_NEW));
-        }
-        let device = match args.ecc {
-            Some(ecc) => device.with_ecc(ecc.into())?,
-            None => device,
-        };
-        let options = Options::try_from(&args.engine)?;
-        Ok(Self { path: args.path, device, overwrite: args.overwrite, options })
-    }
-}
-
-/// A device like `profile` with room for `bytes`.
-fn with_capacity(profile: Profile, bytes: u64) -> Result<Profile, UsageError> {
-    let die_count = profile.geometry.die_count;
-    let size_min = profile.geometry.block_size() * u64::from(die_count);
-    match profile.with_capacity(bytes) {
-        Err(ProfileError::Inconsistent(Inconsistency::Dies)) => {
-            Err(UsageError::FewBlocks { die_count, size_min })
-        }
-        sized => sized.map_err(UsageError::Capacity),
-    }
-}
-
-impl From<RawEcc> for EccOwner {
-    fn from(ecc: RawEcc) -> Self {
-        match ecc {
-            RawEcc::Device => Self::Device,
-            RawEcc::Own => Self::Own,
-        }
-    }
-}
-
-impl NewDevice {
-    /// The same device with the ECC that was asked for.
-    fn with_ecc(self, ecc: EccOwner) -> Result<Self, UsageError> {
-        let profile = match &self {
-            Self::Image(profile) => Some(profile),
-            Self::Mtd(profile, _) => profile.as_ref(),
-            Self::Segments(_) | Self::Growing(..) => {
-                return Err(UsageError::Conflict(FILES_HAVE_NO_ECC));
-            }
-        };
-        if ecc == EccOwner::Device && profile.is_some_and(|profile| profile.ecc == EccOwner::Own) {
-            return Err(UsageError::Conflict(PROFILE_SAYS_OWN));
-        }
-        let with_own = |profile: Profile| profile.with_own_ecc().map_err(UsageError::Ecc);
-        Ok(match (self, ecc) {
-            (Self::Image(profile), EccOwner::Own) => Self::Image(with_own(profile)?),
-            // The driver gives the strength as well.
-            (Self::Mtd(profile, _), EccOwner::Own) => Self::Mtd(profile, EccOwner::Own),
-            (device, _) => device,
-        })
-    }
-}
-
-const FILES_HAVE_NO_ECC: &str = "--ecc is for chips: a plain file has none";
-
-const PROFILE_SAYS_OWN: &str =
-    "--ecc device needs a profile whose ECC is the device's: this one says `ecc = \"own\"`";
-
-/// Size that a block device is used to when none is given.
-const BLOCK_DEVICE_CAPACITY: u64 = 64 << 20;
-
-/// Size up to which a plain file grows when none is given: the same as in `Database::create`.
-const FILE_LIMIT: u64 = 256 << 30;
-
-/// Size that `text` names as the limit of a file.
-fn limit_size(text: &str) -> Result<u64, UsageError> {
-    let size = parse_size(text)?;
-    let must = "1 TiB at most";
-    let too_large = || UsageError::Value { option: "--limit", value: text.to_owned(), must };
-    if size <= FILE_LIMIT_MAX { Ok(size) } else { Err(too_large()) }
-}
-
-/// Highest limit of a file.
-const FILE_LIMIT_MAX: u64 = 1 << 40;
-
-const FILES_ALONE_GROW: &str = "--limit is for plain files: no other device grows; see --capacity";
-
-const MTD_HAS_A_SIZE: &str =
-    "--capacity has no meaning with --device mtd; make a partition of the size you want";
-
-const FILES_ARE_NEW: &str =
-    "--overwrite is for raw NAND and block devices: a file is never written over; remove it first";
-
-const SIM_LEAVES_NOTHING: &str =
-    "--device sim lives in memory and leaves nothing behind; use `bench` for it, or --device image";
 
 impl TryFrom<CompactArgs> for Compact {
     type Error = UsageError;

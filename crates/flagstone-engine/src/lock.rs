@@ -31,8 +31,10 @@
 //!   gaps between the locks of others. These take little memory, however many records the
 //!   transaction touches.
 
+mod coarsen;
 mod graph;
 mod intervals;
+mod queue;
 mod records;
 #[cfg(test)]
 mod tests;
@@ -172,9 +174,6 @@ const POINT_SIZE: usize = 218;
 /// Record locks that a transaction may have in any case, in bytes, some 500 locks: intervals make
 /// others wait.
 const POINTS_SIZE_MIN: usize = 128 << 10;
-/// Fewest locks that are worth an interval.
-const JOINED_MIN: usize = if cfg!(test) { 2 } else { 16 };
-
 /// All locks of a database.
 #[derive(Debug)]
 pub struct LockTable {
@@ -360,127 +359,6 @@ impl LockTable {
         self.queue(xid, pending)
     }
 
-    /// Records a new request and looks for a cycle, unless no transaction can wait for `xid`.
-    fn queue(&mut self, xid: Xid, pending: Pending) -> LockOutcome {
-        let replaced = self.waiting.insert(xid, pending);
-        debug_assert!(replaced.is_none(), "I5: one queued request a transaction");
-        if self.is_waited_for(xid) { self.judge_wait(xid) } else { LockOutcome::Wait }
-    }
-
-    /// Decides whether a queued request may wait (I3, I4).
-    ///
-    /// A cycle through the order of the queue alone is no deadlock: the request goes ahead.
-    fn judge_wait(&mut self, xid: Xid) -> LockOutcome {
-        let Some(victim) = self.cycle_victim(xid) else { return LockOutcome::Wait };
-        let Some(pending) = self.waiting.get(&xid).copied() else { return LockOutcome::Granted };
-        if pending.rank.is_ahead() {
-            return LockOutcome::Deadlock { victim };
-        }
-        let pending = self.move_ahead(xid, pending);
-        if !self.is_blocked(xid, &pending) {
-            self.grant(xid, pending);
-            return LockOutcome::Granted;
-        }
-        match self.cycle_victim(xid) {
-            Some(victim) => LockOutcome::Deadlock { victim },
-            None => LockOutcome::Wait,
-        }
-    }
-
-    fn move_ahead(&mut self, xid: Xid, pending: Pending) -> Pending {
-        let moved = Pending { rank: pending.rank.ahead(), ..pending };
-        match pending.place {
-            Place::Point(slot) => {
-                let entry = self.records.entry_mut(slot);
-                entry.dequeue(xid);
-                entry.enqueue(Queued { xid, mode: moved.mode, rank: moved.rank });
-            }
-            Place::Interval(space) => {
-                if let Some(tree) = self.trees.get_mut(&space) {
-                    tree.set_rank(xid, moved.rank);
-                }
-            }
-        }
-        self.waiting.insert(xid, moved);
-        moved
-    }
-
-    /// Whether this very request is queued already. Any other queued request is given up.
-    fn is_queued_for_point(&mut self, xid: Xid, space: Space, key: &[u8], mode: Mode) -> bool {
-        let Some(pending) = self.waiting.get(&xid).copied() else { return false };
-        let same = match pending.place {
-            Place::Point(slot) => {
-                let entry = self.records.entry(slot);
-                entry.space == space && entry.key == key && pending.mode == mode
-            }
-            Place::Interval(_) => false,
-        };
-        self.give_up_unless(same, xid)
-    }
-
-    fn is_queued_for_interval(
-        &mut self,
-        xid: Xid,
-        space: Space,
-        low: &[u8],
-        high: Option<&[u8]>,
-        mode: Mode,
-    ) -> bool {
-        let Some(pending) = self.waiting.get(&xid).copied() else { return false };
-        let queued = match pending.place {
-            Place::Interval(queued_space) if queued_space == space => {
-                self.queued_interval(xid, space)
-            }
-            _ => None,
-        };
-        let same =
-            queued.is_some_and(|i| *i.low == *low && i.high.as_deref() == high && i.mode == mode);
-        self.give_up_unless(same, xid)
-    }
-
-    fn give_up_unless(&mut self, same: bool, xid: Xid) -> bool {
-        if !same {
-            let woken = self.cancel_wait(xid);
-            self.missed.extend(woken);
-        }
-        same
-    }
-
-    fn next_rank(&mut self, upgrade: bool) -> Rank {
-        self.requests += 1;
-        let rank = Rank(self.requests | Rank::IN_LINE);
-        if upgrade { rank.ahead() } else { rank }
-    }
-
-    fn grant(&mut self, xid: Xid, pending: Pending) {
-        debug_assert!(
-            !self.is_blocked(xid, &pending),
-            "I1: only what conflicts with nothing is held"
-        );
-        self.waiting.remove(&xid);
-        match pending.place {
-            Place::Point(slot) => {
-                self.records.entry_mut(slot).dequeue(xid);
-                self.hold_point(xid, slot, pending.mode);
-            }
-            Place::Interval(space) => self.hold_interval(xid, space),
-        }
-    }
-
-    fn grant_candidates(&mut self, mut candidates: Vec<(Rank, Xid)>) -> Vec<Xid> {
-        let mut woken = std::mem::take(&mut self.missed);
-        candidates.sort_unstable();
-        candidates.dedup();
-        for (_, xid) in candidates {
-            let Some(pending) = self.waiting.get(&xid).copied() else { continue };
-            if !self.is_blocked(xid, &pending) {
-                self.grant(xid, pending);
-                woken.push(xid);
-            }
-        }
-        woken
-    }
-
     fn insert_point(&mut self, space: Space, key: &[u8]) -> Slot {
         let (slot, inserted) = self.records.find_or_insert(space, key);
         if inserted
@@ -518,86 +396,6 @@ impl LockTable {
         owned.size >= owned.tried_at.max(size_max)
     }
 
-    /// Gives a transaction with many record locks intervals instead (I7).
-    fn coarsen(&mut self, xid: Xid) {
-        let Some(owned) = self.owners.get(&xid) else { return };
-        let mut spaces: Vec<_> =
-            owned.points.iter().map(|slot| self.records.entry(*slot).space).collect();
-        spaces.sort_unstable();
-        spaces.dedup();
-        for space in spaces.into_iter().filter(|space| *space != Space::PAGES) {
-            for mode in [Mode::Exclusive, Mode::Shared] {
-                self.coarsen_in(xid, space, mode);
-            }
-        }
-        if let Some(owned) = self.owners.get_mut(&xid) {
-            owned.tried_at = 2 * owned.size;
-        }
-    }
-
-    /// Gives the transaction intervals around its locks in one mode: one around all of them, or
-    /// several between the keys that others hold or want.
-    fn coarsen_in(&mut self, xid: Xid, space: Space, mode: Mode) {
-        let Some(owned) = self.owners.get(&xid) else { return };
-        let entries = owned.points.iter().map(|slot| self.records.entry(*slot));
-        let mut held: Vec<Interval> = entries
-            .filter(|entry| entry.space == space && entry.mode_of(xid) == Some(mode))
-            .map(|entry| Interval::at(&entry.key, xid, mode))
-            .collect();
-        if held.is_empty() {
-            return;
-        }
-        let tree = self.trees.entry(space).or_default();
-        tree.order_records(space, &self.records);
-        held.extend(tree.held_by(xid, mode));
-        held.sort_unstable_by(|one, other| one.low.cmp(&other.low));
-        self.join(space, &held);
-        self.drop_idle_trees();
-    }
-
-    /// Locks one interval around intervals that a transaction holds, or else around parts of them.
-    fn join(&mut self, space: Space, held: &[Interval]) {
-        let Some((first, rest)) = held.split_first() else { return };
-        let mut wanted = first.clone();
-        rest.iter().for_each(|other| wanted.extend(other.clone()));
-        if !self.hold_at_once(space, wanted) && held.len() >= JOINED_MIN {
-            let (front, back) = held.split_at(held.len() / 2);
-            self.join(space, front);
-            self.join(space, back);
-        }
-    }
-
-    /// Locks an interval if no other transaction is in the way, and releases the records in it.
-    fn hold_at_once(&mut self, space: Space, wanted: Interval) -> bool {
-        let Interval { xid, mode, .. } = wanted;
-        let rank = Rank::FIRST;
-        let queued = Interval { rank: Some(rank), ..wanted.clone() };
-        self.trees.entry(space).or_default().intervals.push(queued);
-        if self.is_blocked(xid, &Pending { place: Place::Interval(space), mode, rank }) {
-            if let Some(tree) = self.trees.get_mut(&space) {
-                tree.remove_queued(xid);
-            }
-            return false;
-        }
-        self.hold_interval(xid, space);
-        let Some(owned) = self.owners.get_mut(&xid) else { return true };
-        let records = &self.records;
-        let is_covered = |slot: &mut Slot| {
-            let entry = records.entry(*slot);
-            let is_inside = entry.space == space && wanted.contains(&entry.key);
-            is_inside && entry.mode_of(xid) <= Some(mode)
-        };
-        let covered: Vec<Slot> = owned.points.extract_if(.., is_covered).collect();
-        let sizes = covered.iter().map(|slot| POINT_SIZE + records.entry(*slot).key.len());
-        owned.size -= sizes.sum::<usize>();
-        for slot in covered {
-            // Requests that waited for the record now wait for the interval (I2).
-            self.records.entry_mut(slot).release(xid);
-            self.drop_unused_point(slot);
-        }
-        true
-    }
-
     fn hold_interval(&mut self, xid: Xid, space: Space) {
         if let Some(tree) = self.trees.get_mut(&space) {
             tree.hold(xid);
@@ -628,29 +426,6 @@ impl LockTable {
         self.trees.get(&space)?.held_mode_at(xid, key)
     }
 
-    fn queued_interval(&self, xid: Xid, space: Space) -> Option<&Interval> {
-        self.trees.get(&space)?.queued(xid)
-    }
-
-    /// Withdraws the queued request of `xid` and notes the requests that this may let in.
-    fn withdraw(&mut self, xid: Xid, candidates: &mut Vec<(Rank, Xid)>) {
-        if self.waiting.is_empty() {
-            return;
-        }
-        let Some(pending) = self.waiting.remove(&xid) else { return };
-        match pending.place {
-            Place::Point(slot) => {
-                self.records.entry_mut(slot).dequeue(xid);
-                self.note_point_waiters(slot, candidates);
-                self.drop_unused_point(slot);
-            }
-            Place::Interval(space) => {
-                let removed = self.trees.get_mut(&space).map(|tree| tree.remove_queued(xid));
-                self.note_interval_waiters(space, removed.as_deref().unwrap_or(&[]), candidates);
-            }
-        }
-    }
-
     fn release_point(&mut self, xid: Xid, slot: Slot, candidates: &mut Vec<(Rank, Xid)>) {
         self.records.entry_mut(slot).release(xid);
         if !self.waiting.is_empty() {
@@ -663,29 +438,6 @@ impl LockTable {
         let removed = self.trees.get_mut(&space).map(|tree| tree.remove_held(xid));
         if !self.waiting.is_empty() {
             self.note_interval_waiters(space, removed.as_deref().unwrap_or(&[]), candidates);
-        }
-    }
-
-    fn note_point_waiters(&self, slot: Slot, candidates: &mut Vec<(Rank, Xid)>) {
-        let entry = self.records.entry(slot);
-        entry.note_first_waiters(candidates);
-        if let Some(tree) = self.trees.get(&entry.space) {
-            tree.note_waiters_at(&entry.key, candidates);
-        }
-    }
-
-    fn note_interval_waiters(
-        &self,
-        space: Space,
-        removed: &[Interval],
-        candidates: &mut Vec<(Rank, Xid)>,
-    ) {
-        let Some(tree) = self.trees.get(&space) else { return };
-        for interval in removed {
-            tree.note_waiters_in(interval, candidates);
-            tree.each_record(space, &self.records, interval, |entry| {
-                entry.note_first_waiters(candidates);
-            });
         }
     }
 

@@ -11,8 +11,10 @@
 #[cfg(target_os = "linux")]
 mod direct;
 mod file;
+mod host;
 mod locked;
 mod making;
+mod names;
 mod process;
 mod sim;
 mod unwritten_extents;
@@ -23,13 +25,12 @@ use std::sync::Arc;
 
 use thiserror::Error;
 
-#[cfg(target_os = "linux")]
-pub(crate) use file::lock;
+pub use file::FileStorage;
 pub(crate) use file::look_at;
-pub use file::{FileStorage, require_missing, sync_name};
 #[cfg(target_os = "linux")]
-pub(crate) use locked::LockedFile;
-pub use making::{Making, give_up_files, kind_of, link_kind_of, require_one_name};
+pub(crate) use locked::{LockedFile, lock};
+pub use making::{Making, give_up_files, require_one_name};
+pub use names::{kind_of, link_kind_of, require_missing, sync_name};
 pub(crate) use process::Process;
 pub use sim::{SimHost, SimStorage};
 

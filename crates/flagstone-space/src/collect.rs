@@ -16,7 +16,7 @@ use thiserror::Error;
 
 use crate::blocks::BlockState;
 use crate::error::{Check, SpaceError};
-use crate::flash::Work;
+use crate::flash::busy::Work;
 use crate::frontier::Stream;
 use crate::layout::GC_RESERVE;
 use crate::meta::{Origin, PageKind, PageMeta, Standing};

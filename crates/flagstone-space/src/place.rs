@@ -12,7 +12,7 @@ use flagstone_nand::{BlockIndex, CellMode, Nand, NandError};
 
 use crate::blocks::{BlockState, Purpose};
 use crate::error::SpaceError;
-use crate::flash::Work;
+use crate::flash::busy::Work;
 use crate::frontier::{Frontier, Stream};
 use crate::layout::GC_RESERVE;
 use crate::meta::{PageKind, PageMeta};

@@ -1,22 +1,23 @@
 //! State of the engine, its transactions, and its answers to the driver.
 
+mod frames;
+mod logging;
+
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
-use std::time::Duration;
 
 use flagstone::{AppendScheme, Table, Xid};
-use flagstone::{Durability, EngineError, EngineStats, Fetch, Fetched, Memory, Step, Stop, Wait};
+use flagstone::{Durability, EngineError, EngineStats, Memory, Step, Stop, Wait};
 use flagstone_engine::Reads;
 use flagstone_engine::lock::{LockOutcome, LockTable, Mode, Target};
-use flagstone_engine::log::{Flush as LogFlush, LogGeometry, LogPosition, LogWriter};
-use flagstone_engine::node::{self as node_format, NodeView};
+use flagstone_engine::log::{Flush as LogFlush, LogPosition, LogWriter};
+use flagstone_engine::node as node_format;
 use flagstone_space::{LogicalPage, Lsn};
 
 use super::appends::{Learned, Room};
 use super::checkpoint::Checkpoint;
-use super::page;
-use super::pool::{Frame, Pool};
+use super::pool::Pool;
 use super::record::{Edit, Record};
-use super::{Config, Locking, Mistake};
+use super::{Config, Locking};
 
 /// Tree of tables: name to number and root.
 pub(super) const CATALOG: u32 = 0;
@@ -25,29 +26,11 @@ pub(super) const CHUNKS: u32 = 1;
 /// Number of the first table.
 pub(super) const TABLES: u32 = 2;
 
-/// Frames that stay however much memory other things take.
-const FRAMES_MIN: usize = 12;
-
-/// Pages at the end of the pool's order that are written ahead of need, so that a read seldom waits:
-/// a share of the pool, within bounds.
-const CLEAN_SHARE: usize = 8;
-const CLEAN_MIN: usize = 4;
-const CLEAN_MAX: usize = 32;
-
 /// Bytes of a compensation record beside its LSNs, the key and the bytes it puts back.
 const CLR_OVERHEAD: usize = 18;
 
 /// LSNs in a compensation record, the transaction's number among them.
 const CLR_LSNS: usize = 3;
-
-/// A flush takes about one of so many parts of the log at most.
-const FLUSH_SHARE: u64 = 32;
-
-/// Pages of the log for changes of shape while undoing, beside the pages for undoing itself.
-const RESHAPES_RESERVE: u64 = 4;
-
-/// Bytes in a checkpoint record for each dirty page or running transaction, at most.
-const CHECKPOINT_ENTRY: usize = 12;
 
 /// The engine's knowledge of the space floor.
 #[derive(Clone, Copy, Debug, Default)]
@@ -401,27 +384,6 @@ impl Engine {
     }
 }
 
-/// Adds the largest size that each value of the leaf has while `edits` are made, in this order.
-fn add_largest<'a>(
-    node: &NodeView<'_>,
-    edits: impl Iterator<Item = (&'a [u8], &'a Edit)>,
-    sizes: &mut BTreeMap<Vec<u8>, usize>,
-) {
-    let mut now: BTreeMap<&[u8], Option<usize>> = BTreeMap::new();
-    for (key, edit) in edits {
-        if key < node.low() || node.high().is_some_and(|high| key >= high) {
-            continue;
-        }
-        let found = || node.search(key).ok().and_then(|index| node.value(index));
-        let size = now.entry(key).or_insert_with(|| found().map(|cell| cell.bytes().len()));
-        *size = edit.size_after(*size);
-        if let Some(size) = *size {
-            let largest = sizes.entry(key.to_vec()).or_default();
-            *largest = size.max(*largest);
-        }
-    }
-}
-
 /// The LSN that the next record of a log gets.
 fn next_lsn(log: &LogWriter) -> Lsn {
     flagstone_engine::log::lsn(log.epoch(), log.counter() + 1)
@@ -446,338 +408,6 @@ impl Debts {
     /// A page was given up by a transaction that runs.
     pub(super) fn take_page(&mut self) {
         self.pages += 1;
-    }
-}
-
-/// The log.
-impl Engine {
-    pub(super) fn append(&mut self, record: &Record) -> Lsn {
-        self.note_record(record);
-        let before = self.log.pending_bytes();
-        let lsn = self.log.append_with(|out| out.extend_from_slice(&record.encode()));
-        self.counts.log_bytes += (self.log.pending_bytes() - before) as u64;
-        lsn
-    }
-
-    /// Every record up to here is durable.
-    #[must_use]
-    pub fn durable(&self) -> Lsn {
-        self.log.durable()
-    }
-
-    /// The newest commit, durable or not.
-    #[must_use]
-    pub fn last_commit(&self) -> Lsn {
-        self.last_commit
-    }
-
-    /// Whether a client waits for log records that are not being written yet.
-    #[must_use]
-    pub fn is_flush_wanted(&self) -> bool {
-        !self.is_poisoned
-            && !self.is_flushing
-            && (self.flush_to > self.log.durable()
-                || self.has_group_commit()
-                || self.is_tail_long())
-            && self.log.pending_bytes() > 0
-    }
-
-    /// How long commits may wait for company before they are flushed; none when none waits.
-    #[must_use]
-    pub fn company(&self) -> Option<Duration> {
-        let awaits = !self.is_poisoned && self.company_to > self.log.durable();
-        awaits.then_some(self.config.options.group_delay)
-    }
-
-    /// Whether enough has gathered to end the wait of a group commit.
-    fn has_group_commit(&self) -> bool {
-        let enough = self.view.log_page_size as f64 * self.config.options.group_fill;
-        self.company_to > self.log.durable() && self.log.pending_bytes() as f64 >= enough
-    }
-
-    /// Asks for everything in the log to become durable.
-    pub fn want_flush(&mut self) {
-        self.flush_to = self.log.appended();
-    }
-
-    /// Asks for the log to become durable up to `lsn`.
-    pub(super) fn want_durable(&mut self, lsn: Lsn) {
-        self.flush_to = self.flush_to.max(lsn);
-    }
-
-    /// Bytes of log records that wait for a flush.
-    #[must_use]
-    pub fn pending_log_size(&self) -> usize {
-        self.log.pending_bytes()
-    }
-
-    /// The LSN that the next record gets.
-    pub(super) fn next_lsn(&self) -> Lsn {
-        next_lsn(&self.log)
-    }
-
-    /// Cuts everything pending into a flush.
-    pub(super) fn seal(&mut self, shape: LogGeometry, slots_left: u16) -> Option<Sealed> {
-        if self.is_poisoned {
-            return None;
-        }
-        let place = LogPosition { page: self.log_page, chain: self.log.chain() };
-        let flush = self.log.seal(shape, slots_left)?;
-        self.places.push_back((self.unsealed, place));
-        self.unsealed = Lsn(flush.upto.0 + 1);
-        self.is_flushing = true;
-        Some(Sealed(flush))
-    }
-
-    /// The flush is durable; its last fragment lies on `log_page`.
-    pub(super) fn flushed(&mut self, flush: Sealed, log_page: u64) {
-        self.log.completed(flush.0);
-        self.log_page = log_page;
-        self.is_flushing = false;
-    }
-
-    /// The last durable fragment that restart found lies on this page.
-    pub(super) fn resume_log(&mut self, page: u64) {
-        self.log_page = page;
-    }
-
-    /// Where the log has to be read from to see the record `lsn`.
-    pub(super) fn place_of(&self, lsn: Lsn) -> LogPosition {
-        let after = self.places.partition_point(|(first, _)| *first <= lsn);
-        let place = after.checked_sub(1).and_then(|index| self.places.get(index));
-        place.map_or_else(LogPosition::default, |(_, place)| *place)
-    }
-
-    /// Pages of the log that one flush may take, about: a restart copies the last one (D11).
-    fn flush_pages_max(&self) -> u64 {
-        (self.view.log_budget / FLUSH_SHARE).max(2)
-    }
-
-    /// Whether so much is pending that it has to be flushed before more is added.
-    pub(super) fn is_tail_long(&self) -> bool {
-        self.log.pending_bytes() as u64 >= self.flush_pages_max() * self.view.log_page_size as u64
-    }
-
-    /// Whether the log has room for `size` bytes beside the bytes owed (A7).
-    pub(super) fn admit_log(&mut self, size: usize) -> Step<()> {
-        if self.is_tail_long() {
-            return Err(Stop::Wait(Wait::Durable(self.log.appended())));
-        }
-        let page_size = self.page_size.max(1);
-        let tables = CHECKPOINT_ENTRY * (self.pool.dirty_count() + self.transactions.len());
-        let owed = self.debts.log + self.debts.growth;
-        let bytes = size + self.log.pending_bytes() + owed + 2 * tables;
-        // A restart may leave a block half used, copies the last flush, and adds a page of its own;
-        // another restart may follow before the head moves.
-        let restart = self.flush_pages_max() + 2;
-        let reserve = self.view.log_block_pages + 2 * restart + RESHAPES_RESERVE;
-        let needed = self.view.log_used + bytes.div_ceil(page_size) as u64 + reserve;
-        if needed <= self.view.log_budget {
-            return Ok(());
-        }
-        if self.place_of(self.oldest_record()).page <= self.checkpoint.head_page() {
-            // A transaction keeps the head where it is: no checkpoint can move it.
-            return Err(EngineError::Full.into());
-        }
-        Err(Stop::Wait(Wait::Log))
-    }
-
-    /// First record of the oldest transaction that runs; the next record when there is none.
-    pub(super) fn oldest_record(&self) -> Lsn {
-        let firsts = self.transactions.values().map(|transaction| transaction.first);
-        firsts.filter(|first| *first != Lsn::ZERO).min().unwrap_or(self.next_lsn())
-    }
-}
-
-/// Pages.
-impl Engine {
-    /// The image of a page, or a miss that is noted as under way.
-    pub(super) fn image(&mut self, page: LogicalPage) -> Step<&[u8]> {
-        if self.pool.peek(page).is_none() {
-            return Err(self.miss(page));
-        }
-        let frame = self.pool.get(page);
-        frame.map(|frame| frame.image.as_slice()).ok_or(Stop::Wait(Wait::Memory))
-    }
-
-    fn miss(&mut self, page: LogicalPage) -> Stop {
-        if !self.reads.contains(page) {
-            if let Err(stop) = self.make_room(1) {
-                return stop;
-            }
-            self.pool.misses += 1;
-        }
-        Stop::Miss(Fetch::Page(page, self.reads.begin(page)))
-    }
-
-    /// Makes room for `count` frames beside the frames being read.
-    pub(super) fn make_room(&mut self, count: usize) -> Step<()> {
-        let wanted = (self.reads.page_count() + count) * self.pool.frame_size();
-        if self.pool.shrink(self.frames_limit().saturating_sub(wanted)) {
-            self.is_crowded = false;
-            return Ok(());
-        }
-        self.is_crowded = true;
-        Err(Stop::Wait(Wait::Memory))
-    }
-
-    /// Memory that frames may take: the budget less undo information and the log's tail.
-    fn frames_limit(&self) -> usize {
-        let others = self.debts.memory + self.log.pending_bytes();
-        let rest = self.config.options.memory.saturating_sub(others);
-        rest.max(FRAMES_MIN * self.pool.frame_size())
-    }
-
-    /// Takes a page that was read for a miss.
-    ///
-    /// # Errors
-    ///
-    /// `Corrupt` when the page does not match its address.
-    pub fn fill(&mut self, fetched: Fetched) -> Result<(), EngineError> {
-        let Fetch::Page(page, number) = fetched.fetch else { return Ok(()) };
-        if self.reads.end(page, number) {
-            return Ok(());
-        }
-        let Some((info, image)) = fetched.found else {
-            self.pool.fill(page, Lsn::ZERO, self.absent(page)?);
-            return Ok(());
-        };
-        let check = "node does not parse";
-        NodeView::parse(&image).map_err(|_| EngineError::Corrupt { page, check })?;
-        if self.pool.peek(page).is_none() {
-            self.pool.fill(page, info.lsn, self.fitted(image));
-            self.track(page, info);
-        }
-        Ok(())
-    }
-
-    /// A page that was never written: only the two first roots may be.
-    pub(super) fn absent(&self, page: LogicalPage) -> Result<Vec<u8>, EngineError> {
-        let roots = [CATALOG, CHUNKS];
-        let tree = roots.into_iter().find(|tree| self.trees.get(tree) == Some(&page));
-        let check = "page is referred to but was never written";
-        let tree = tree.ok_or(EngineError::Corrupt { page, check })?;
-        Ok(node_format::empty_leaf(tree, self.page_size))
-    }
-
-    /// A read that was asked for failed: nothing will come.
-    pub(super) fn fetch_failed(&mut self, fetch: Fetch) {
-        if let Fetch::Page(page, number) = fetch {
-            self.reads.end(page, number);
-        }
-    }
-
-    /// Reads of the page that are under way bring an old version.
-    pub(super) fn mark_stale(&mut self, page: LogicalPage) {
-        self.reads.mark_stale(page);
-    }
-
-    /// The page that should be written now: one of the pool's oldest, when the pool is nearly full.
-    /// The oldest pages are left until half of them are dirty, unless an operation waits: written
-    /// together, they use every die. A page whose log is not durable yet comes after the others
-    /// (A1).
-    pub(super) fn crowding_page(&self) -> Option<LogicalPage> {
-        let (limit, size) = (self.frames_limit(), self.pool.frame_size());
-        let ahead = (limit / size / CLEAN_SHARE).clamp(CLEAN_MIN, CLEAN_MAX);
-        if !self.is_crowded && self.pool.bytes() + ahead * size < limit {
-            return None;
-        }
-        let (mut dirty_count, mut due, mut early) = (0, None, None);
-        for (page, frame) in self.pool.old_dirty(ahead) {
-            dirty_count += 1;
-            match frame.is_writing() {
-                true => {}
-                false if self.may_write(frame) => due = due.or(Some(page)),
-                false => early = early.or(Some(page)),
-            }
-        }
-        let is_time = self.is_crowded || dirty_count * 2 >= ahead;
-        due.or(early).filter(|_| is_time)
-    }
-
-    /// Whether the frame may be written now (A1).
-    pub(super) fn may_write(&self, frame: &Frame) -> bool {
-        frame.lsn <= self.durable() || self.config.makes(Mistake::WriteBeforeLog)
-    }
-
-    /// Takes page numbers that the space floor reserved.
-    pub(super) fn supply_pages(&mut self, pages: Vec<LogicalPage>) {
-        self.unused.extend(pages);
-    }
-
-    /// Page numbers at hand.
-    pub(super) fn unused_pages(&self) -> &[LogicalPage] {
-        &self.unused
-    }
-
-    /// Gives back the page numbers that a failed change of shape took.
-    pub(super) fn restore_unused(&mut self, pages: Vec<LogicalPage>) {
-        self.unused = pages;
-    }
-
-    /// Whether `count` page numbers are at hand, beside the numbers that undoing may need (A7).
-    pub(super) fn admit_pages(&self, count: usize) -> Step<()> {
-        const RESERVE: usize = 4;
-        let growth = 2 * self.debts.growth.div_ceil(self.page_size.max(1));
-        let reserve = RESERVE + growth + self.debts.pages;
-        match self.unused.len() >= count + reserve {
-            true => Ok(()),
-            false => Err(Stop::Wait(Wait::Pages(count + reserve))),
-        }
-    }
-
-    /// Whether undoing all running transactions, and a change undone by `newest`, finds room in the
-    /// leaf `image` (A7).
-    pub(super) fn leaves_owed_room(
-        &self,
-        xid: Xid,
-        image: &[u8],
-        key: &[u8],
-        newest: &Edit,
-    ) -> bool {
-        /// Bytes by which a leaf grows for each entry when its sizes become different.
-        const SLOT_SIZE_MAX: usize = 8;
-        let node = NodeView::trusted(image);
-        let owed = self.debts.growth + newest.growth(key) + SLOT_SIZE_MAX * node.count();
-        if node.used_bytes() + owed <= image.len() {
-            return true;
-        }
-        let mut sizes = BTreeMap::new();
-        for (id, transaction) in &self.transactions {
-            let newest = (*id == xid).then_some((key, newest));
-            let older = transaction.undo.iter().rev();
-            let older = older.filter(|undo| undo.tree == node.tree());
-            let edits =
-                newest.into_iter().chain(older.map(|undo| (undo.key.as_slice(), &undo.edit)));
-            add_largest(&node, edits, &mut sizes);
-        }
-        // An upper bound first: it spares building most leaves anew.
-        let grows = |(key, size): (&Vec<u8>, &usize)| match node.search(key) {
-            Ok(at) => size.saturating_sub(node.value(at).map_or(0, |cell| cell.bytes().len())),
-            Err(_) => key.len() + size,
-        };
-        let slots = SLOT_SIZE_MAX * (node.count() + sizes.len());
-        if node.used_bytes() + sizes.iter().map(grows).sum::<usize>() + slots <= image.len() {
-            debug_assert!(page::fits_with(image, &sizes), "an upper bound");
-            return true;
-        }
-        page::fits_with(image, &sizes)
-    }
-
-    /// The page number that is taken next.
-    pub(super) fn peek_page(&self) -> Step<LogicalPage> {
-        self.unused.first().copied().ok_or(Stop::Wait(Wait::Pages(1)))
-    }
-
-    /// Takes a page number that was looked at before.
-    pub(super) fn take_this(&mut self, page: LogicalPage) -> Step<LogicalPage> {
-        let place = self.unused.iter().position(|unused| *unused == page);
-        let place = place.ok_or(Stop::Wait(Wait::Pages(1)))?;
-        Ok(self.unused.remove(place))
-    }
-
-    pub(super) fn take_page(&mut self) -> Step<LogicalPage> {
-        self.unused.pop().ok_or(Stop::Wait(Wait::Pages(1)))
     }
 }
 

@@ -5,7 +5,7 @@ use tempfile::TempDir;
 
 use super::*;
 use crate::storage::EEXIST;
-use crate::{CodeWords, Inconsistency, ProfileError, SideFault, SimNand};
+use crate::{CodeWords, EccNand, EccOwner, Inconsistency, ProfileError, SideFault, SimNand};
 
 fn tiny() -> Profile {
     Profile::named("tiny").unwrap()

@@ -10,14 +10,15 @@
 //! - **M3** It is locked from the moment at which it has that name until it is there or given up.
 //! - **M4** No name is longer than some 60 bytes, for any later name of the file.
 
-use std::fs::{self, File, FileType, OpenOptions};
+use std::fs::{self, File, OpenOptions};
 use std::io::ErrorKind;
 use std::os::unix::fs::MetadataExt as _;
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 
-use super::file::{FileStorage, Synced, name_anew, rename_new};
+use super::file::{FileStorage, Synced};
+use super::names::{link_kind_of, name_anew, rename_new};
 use super::process::Process;
 use super::{EEXIST, FileLock, OpenDeviceError, io};
 use crate::ImageNand;
@@ -181,35 +182,6 @@ pub fn require_one_name(path: &Path) -> Result<(), OpenDeviceError> {
     match data.is_file() && count > 1 {
         true => Err(OpenDeviceError::Linked { count }),
         false => Ok(()),
-    }
-}
-
-/// Kind of the file at a path, links followed; none where nothing stands.
-///
-/// # Errors
-///
-/// The errors of the host: the content of the path is then not known.
-pub fn kind_of(path: &Path) -> Result<Option<FileType>, OpenDeviceError> {
-    found(fs::metadata(path))
-}
-
-/// As [`kind_of`], of a link itself.
-///
-/// # Errors
-///
-/// As [`kind_of`].
-pub fn link_kind_of(path: &Path) -> Result<Option<FileType>, OpenDeviceError> {
-    found(fs::symlink_metadata(path))
-}
-
-fn found(data: std::io::Result<fs::Metadata>) -> Result<Option<FileType>, OpenDeviceError> {
-    match data {
-        Ok(data) => Ok(Some(data.file_type())),
-        // Nothing has a name that is too long.
-        Err(error) if matches!(error.kind(), ErrorKind::NotFound | ErrorKind::InvalidFilename) => {
-            Ok(None)
-        }
-        Err(error) => Err(io(&error)),
     }
 }
 

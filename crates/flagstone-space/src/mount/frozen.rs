@@ -9,7 +9,8 @@ use core::ops::Range;
 
 use flagstone_nand::{Nand, NandError};
 
-use super::{Class, Found, Mount, stands};
+use super::classes::{Class, stands};
+use super::{Found, Mount};
 use crate::bytes::get_uint;
 use crate::error::{Check, MountError, Structure};
 use crate::flash::{NO_APPENDS, ReadFault};

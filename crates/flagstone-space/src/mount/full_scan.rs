@@ -8,7 +8,8 @@ use alloc::vec::Vec;
 
 use flagstone_nand::{BlockIndex, Nand, NandError};
 
-use super::{Class, Mount};
+use super::Mount;
+use super::classes::Class;
 use crate::Lsn;
 use crate::SpaceOptions;
 use crate::blocks::BlockState;

@@ -8,8 +8,9 @@ use alloc::vec::Vec;
 
 use flagstone_nand::{BlockIndex, Nand, NandError};
 
+use super::classes::Class;
 use super::frozen::FrozenLosers;
-use super::{Class, Found, Mount};
+use super::{Found, Mount};
 use crate::blocks::BlockState;
 use crate::flash::{NO_APPENDS, ReadFault};
 use crate::groups::{GroupPage, Rank};

@@ -8,7 +8,9 @@ use flagstone_nand::{
 };
 
 use super::cuts::{Depth, Exploration, explore_from};
-use super::harness::{Draw, Pair, REGION, content, options, profile, sim, spare_profile};
+use super::devices::{options, profile, sim, spare_profile};
+use super::harness::{Pair, REGION, content};
+use super::script::Draw;
 use crate::runs::{self, ChangeForm};
 use crate::{
     AppendLack, Check, LogicalPage, Lsn, NoOwner, PageInfo, Space, SpaceError, SpaceOptions,

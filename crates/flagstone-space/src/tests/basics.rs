@@ -2,9 +2,9 @@
 
 use std::vec::Vec;
 
-use super::harness::{
-    Draw, Pair, REGION, Sight, content, file, options, profile, script, sim, spare_profile,
-};
+use super::devices::{file, options, profile, sim, spare_profile};
+use super::harness::{Pair, REGION, Sight, content};
+use super::script::{Draw, script};
 use crate::{
     Cause, GroupId, LogRead, LogicalPage, Lsn, MountError, NewerImage, NoOwner, Owner, PageInfo,
     ReadPurpose, Space, SpaceError, SpaceOptions, WriteTag,

@@ -6,9 +6,9 @@ use std::vec::Vec;
 use flagstone_nand::{Crashable, SimNand};
 
 use super::cuts::{Depth, Exploration, explore_from, explore_pages};
-use super::harness::{
-    Pair, REGION, file, growing_file, options, profile, script, sim, spare_profile,
-};
+use super::devices::{file, growing_file, options, profile, sim, spare_profile};
+use super::harness::{Pair, REGION};
+use super::script::script;
 use crate::{LogicalPage, Lsn, NoOwner, Space, SpaceBug, WriteTag};
 
 /// Whether any of a few explorations trips over the bug.

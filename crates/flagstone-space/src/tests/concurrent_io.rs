@@ -6,7 +6,8 @@ use std::vec::Vec;
 use flagstone_nand::{FileStorage, Nand, NandError, SegmentFile};
 use tempfile::TempDir;
 
-use super::harness::{REGION, content, options, profile};
+use super::devices::{options, profile};
+use super::harness::{REGION, content};
 use crate::{LogRead, LogicalPage, Lsn, NoOwner, Space, SpaceError, WriteTag};
 
 type FileSpace = Space<SegmentFile<FileStorage>>;

@@ -9,7 +9,9 @@ use std::vec::Vec;
 
 use flagstone_nand::{Crashable, EccNand, Ending, FaultPlan, Nand, SimNand};
 
-use super::harness::{Pair, Sight, Step, file, options, profile, script, sim, spare_profile, ssd};
+use super::devices::{file, options, profile, sim, spare_profile, ssd};
+use super::harness::{Pair, Sight};
+use super::script::{Step, script};
 use crate::SpaceOptions;
 
 /// How many cuts follow each other.

@@ -5,10 +5,10 @@ use std::vec::Vec;
 use flagstone_nand::{BlockFault, BlockIndex, Crashable, FaultPlan, Nand, Profile};
 
 use super::cuts::{Depth, Exploration, explore_from, explore_pages};
-use super::harness::{
-    Draw, Pair, REGION, Step, content, file, growing_file, options, profile, sim, spare_profile,
-};
+use super::devices::{file, growing_file, options, profile, sim, spare_profile};
+use super::harness::{Pair, REGION, content};
 use super::protected::Protectable;
+use super::script::{Draw, Step};
 use crate::{FROZEN_MAX, LogicalPage, Lsn, NoOwner, Space, SpaceError, SpaceOptions, WriteTag};
 
 /// Pages that are written: beside the units that frozen mappings keep they leave room.

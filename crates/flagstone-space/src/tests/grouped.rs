@@ -6,7 +6,9 @@ use std::vec::Vec;
 
 use flagstone_nand::{BlockIndex, Crashable, Ending, FaultPlan, Nand, Profile, SimNand};
 
-use super::harness::{Draw, REGION, content, options, profile, sim};
+use super::devices::{options, profile, sim};
+use super::harness::{REGION, content};
+use super::script::Draw;
 use crate::runs::{self, ChangeForm};
 use crate::{
     GroupId, GroupSpan, LogicalPage, Lsn, NoOwner, PageInfo, Space, SpaceError, SpaceOptions,

@@ -6,7 +6,9 @@ use std::vec::Vec;
 use flagstone_nand::{Crashable, FaultPlan, Nand as _, SegmentFile, SimStorage, Storage as _};
 
 use super::cuts::{Depth, Exploration, explore_pages};
-use super::harness::{Pair, Sight, Step, growing_file, script};
+use super::devices::growing_file;
+use super::harness::{Pair, Sight};
+use super::script::{Step, script};
 use crate::{LogicalPage, Lsn, MountError, NoOwner, RegionId, Space, SpaceError, WriteTag};
 
 type File = SegmentFile<SimStorage>;

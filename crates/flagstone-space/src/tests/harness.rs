@@ -1,4 +1,4 @@
-//! The model that every test of the floor compares with, and the scripts that drive both.
+//! The model that every test of the floor compares with, and the steps that both take.
 //!
 //! The model knows, for each logical page, which contents a mount may show: the last one that is
 //! durable and everything written since. On a chip a completed write is durable; on a file, and on
@@ -7,10 +7,9 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::vec::Vec;
 
-use flagstone_nand::{
-    CellMode, Crashable, Profile, SegmentFile, SimNand, SimSsd, SimStorage, Translation,
-};
+use flagstone_nand::{CellMode, Crashable};
 
+use super::script::{Draw, Step, script, script_of_changes, script_of_freezes};
 use crate::runs::{self, ChangeForm};
 use crate::{
     GroupId, LogRead, LogicalPage, Lsn, MountReport, NoOwner, RegionId, Space, SpaceError,
@@ -18,159 +17,6 @@ use crate::{
 };
 
 pub(super) const REGION: RegionId = RegionId(0);
-
-pub(super) fn profile(name: &str) -> Profile {
-    let profile = Profile::named(name).unwrap();
-    // Paired cells cost reserves: half the log's pages, and the rest of a block at each sync.
-    let blocks = if name == "tiny-mlc" { 40 } else { profile.geometry.block_count };
-    profile.with_block_count(blocks).unwrap()
-}
-
-/// Tiny geometry with the spare area of `slc-2k`, so that metadata stand in the spare area.
-pub(super) fn spare_profile() -> Profile {
-    let mut profile = profile("tiny");
-    profile.geometry.spare_size = 64;
-    profile.capabilities.spare_raw = flagstone_nand::SpareRange { offset: 2, size: 38 };
-    profile
-}
-
-pub(super) fn sim(profile: &Profile) -> SimNand {
-    SimNand::new(profile, 1)
-}
-
-/// A small file with the page size of `tiny`, so that scripts fill it.
-pub(super) fn file() -> SegmentFile<SimStorage> {
-    let mut profile = profile("segment-file");
-    profile.geometry.page_size = 512;
-    profile.geometry.pages_per_block = 8;
-    profile.geometry.block_count = 24;
-    profile.capabilities.code_word.data_size = 512;
-    let storage = SimStorage::new(profile.timing);
-    SegmentFile::create(storage, &profile).unwrap()
-}
-
-/// The same as a file that grows from `blocks` blocks to `limit`, with the options for its format.
-pub(super) fn growing_file(blocks: u32, limit: u32) -> (SegmentFile<SimStorage>, SpaceOptions) {
-    let mut profile = profile("segment-file");
-    profile.geometry.page_size = 512;
-    profile.geometry.pages_per_block = 8;
-    profile.geometry.block_count = limit;
-    profile.capabilities.code_word.data_size = 512;
-    let storage = SimStorage::new(profile.timing);
-    let device = SegmentFile::create_growing(storage, &profile, blocks).unwrap();
-    (device, SpaceOptions { grows: true, ..options() })
-}
-
-/// An SSD of chips like `tiny`, with so few blocks that it collects all the time.
-pub(super) fn ssd(block_count: u32) -> SimSsd {
-    let mut profile = profile("tiny").with_block_count(block_count).unwrap();
-    profile.geometry.die_count = 2;
-    let translation = Translation { reserve_percent: 7, in_place_appends: false, copy_back: true };
-    SimSsd::new(&profile, translation, 1)
-}
-
-pub(super) fn options() -> SpaceOptions {
-    SpaceOptions { log_pages: 14, ..SpaceOptions::default() }
-}
-
-/// Seeded numbers, the same on every machine (SplitMix64).
-#[derive(Clone, Debug)]
-pub(crate) struct Draw(pub(crate) u64);
-
-impl Draw {
-    pub(crate) fn next(&mut self) -> u64 {
-        self.0 = self.0.wrapping_add(0x9E37_79B9_7F4A_7C15);
-        let mut mixed = self.0;
-        mixed = (mixed ^ mixed >> 30).wrapping_mul(0xBF58_476D_1CE4_E5B9);
-        mixed = (mixed ^ mixed >> 27).wrapping_mul(0x94D0_49BB_1331_11EB);
-        mixed ^ mixed >> 31
-    }
-
-    pub(crate) fn below(&mut self, end: u64) -> u64 {
-        self.next() % end
-    }
-}
-
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Step {
-    Write {
-        page: u32,
-        cold: bool,
-    },
-    /// A change of a few bytes, appended where the page takes it.
-    Change {
-        page: u32,
-    },
-    WriteInGroup {
-        page: u32,
-        slot: usize,
-    },
-    Commit {
-        slot: usize,
-    },
-    Discard {
-        slot: usize,
-    },
-    Trim {
-        page: u32,
-    },
-    Checkpoint,
-    Log {
-        slots: u32,
-    },
-    Sync,
-    Background,
-    /// Freezes the mapping, or gives the oldest frozen one up.
-    Freeze,
-}
-
-pub(super) fn script(seed: u64, length: usize, pages: u32) -> Vec<Step> {
-    let mut draw = Draw(seed);
-    let step = |draw: &mut Draw| {
-        let page = draw.below(pages.into()) as u32;
-        let slot = draw.below(2) as usize;
-        match draw.below(100) {
-            0..=49 => Step::Write { page, cold: draw.below(4) == 0 },
-            50..=61 => Step::WriteInGroup { page, slot },
-            62..=67 => Step::Commit { slot },
-            68..=69 => Step::Discard { slot },
-            70..=75 => Step::Trim { page },
-            76..=79 => Step::Checkpoint,
-            80..=91 => Step::Log { slots: 1 + draw.below(2) as u32 },
-            92..=95 => Step::Sync,
-            _ => Step::Background,
-        }
-    };
-    (0..length).map(|_| step(&mut draw)).collect()
-}
-
-/// The same with two thirds of the writes as small changes.
-pub(super) fn script_of_changes(seed: u64, length: usize, pages: u32) -> Vec<Step> {
-    let mut draw = Draw(seed ^ 0xA99E);
-    let changed = |step| match step {
-        Step::Write { page, .. } if draw.below(3) > 0 => Step::Change { page },
-        step => step,
-    };
-    script(seed, length, pages).into_iter().map(changed).collect()
-}
-
-/// Pages behind the others that groups alone write in a script of freezes, so that they often are not mapped.
-const GROUP_PAGES: u32 = 4;
-
-/// The same with mappings that are frozen and given up.
-pub(super) fn script_of_freezes(seed: u64, length: usize, pages: u32) -> Vec<Step> {
-    let mut draw = Draw(seed ^ 0xF2EE);
-    let own = |page| pages + page % GROUP_PAGES;
-    let changed = |step| match step {
-        Step::Sync | Step::Log { .. } if draw.below(2) > 0 => Step::Freeze,
-        Step::WriteInGroup { page, slot } if draw.below(2) > 0 => {
-            Step::WriteInGroup { page: own(page), slot }
-        }
-        Step::Trim { page } if draw.below(2) > 0 => Step::Trim { page: own(page) },
-        step => step,
-    };
-    script_of_changes(seed, length, pages).into_iter().map(changed).collect()
-}
 
 /// Content of one page: a stamp that fills it.
 pub(super) fn content(page: LogicalPage, stamp: u64, size: usize) -> Vec<u8> {

@@ -9,9 +9,9 @@ use flagstone_nand::{
 };
 use proptest::prelude::*;
 
-use super::harness::{
-    Draw, Pair, REGION, Sight, file, options, profile, script, sim, spare_profile,
-};
+use super::devices::{file, options, profile, sim, spare_profile};
+use super::harness::{Pair, REGION, Sight};
+use super::script::{Draw, script};
 use crate::frontier::Stream;
 use crate::groups::{GroupPage, Rank};
 #[cfg(feature = "seeded-bugs")]

@@ -5,7 +5,7 @@ use std::vec::Vec;
 
 use flagstone_nand::{Nand, SimNand};
 
-use super::harness::{growing_file, options, profile, sim};
+use super::devices::{growing_file, options, profile, sim};
 use super::protected::Protectable;
 use crate::{LogAddress, LogRead, Space, SpaceError};
 

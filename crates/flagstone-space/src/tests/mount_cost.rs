@@ -5,7 +5,9 @@ use std::vec::Vec;
 
 use flagstone_nand::{BlockIndex, Nand, Profile, SegmentFile, SimStorage};
 
-use super::harness::{Draw, REGION, profile};
+use super::devices::profile;
+use super::harness::REGION;
+use super::script::Draw;
 use crate::{BlockState, LogicalPage, Lsn, MountReport, NoOwner, Space, SpaceOptions, WriteTag};
 
 type File = SegmentFile<SimStorage>;

@@ -8,7 +8,8 @@ use flagstone_nand::{
     ProgramPart, ReadPart, SimNand,
 };
 
-use super::harness::{REGION, options, profile, sim};
+use super::devices::{options, profile, sim};
+use super::harness::REGION;
 use crate::{LogicalPage, Lsn, NoOwner, Space, SpaceError, WriteTag};
 
 #[derive(Clone, Debug)]

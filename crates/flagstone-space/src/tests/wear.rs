@@ -5,7 +5,9 @@ use std::vec::Vec;
 
 use flagstone_nand::{BlockIndex, Profile, SimNand};
 
-use super::harness::{Draw, REGION, profile, sim};
+use super::devices::{profile, sim};
+use super::harness::REGION;
+use super::script::Draw;
 use crate::blocks::BlockTable;
 use crate::{BlockState, Cause, LogicalPage, Lsn, NoOwner, Space, SpaceOptions, WriteTag};
 
