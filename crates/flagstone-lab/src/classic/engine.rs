@@ -3,8 +3,9 @@
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::time::Duration;
 
-use flagstone::{AppendScheme, Table, Xid};
 use flagstone::{Durability, EngineError, EngineStats, Fetch, Fetched, Memory, Step, Stop, Wait};
+use flagstone::{Table, Xid};
+use flagstone_engine::AppendScheme;
 use flagstone_engine::Reads;
 use flagstone_engine::lock::{LockOutcome, LockTable, Mode, Target};
 use flagstone_engine::log::{Flush as LogFlush, LogGeometry, LogPosition, LogWriter};
@@ -227,7 +228,7 @@ impl Engine {
     /// Bytes of the longest key.
     #[must_use]
     pub fn key_size_max(&self) -> usize {
-        let records_max = self.config.options.append_scheme.records_max();
+        let records_max = self.config.options.techniques().append_scheme.records_max();
         node_format::key_size_max(self.room.node(AppendScheme::Runs { records: records_max }))
     }
 

@@ -13,7 +13,8 @@ use std::ops::Range;
 use std::path::Path;
 use std::process::{Command, Stdio};
 
-use flagstone::{Collection, PRESETS, WearLevelling};
+use flagstone::WearLevelling;
+use flagstone_engine::Collection;
 use flagstone_nand::{Crashable as _, Nand as _, Profile, SimNand};
 use serde::{Deserialize, Serialize};
 
@@ -27,6 +28,7 @@ use super::subject::Setup;
 use super::swarm::CHIP_PROFILES;
 use super::wear::{self, Load};
 use super::{CrashConfig, CrashError, CrashReport, Flagstone, RunnerRig, chip, explore};
+use crate::preset;
 
 type Engine = Flagstone<RunnerRig<SimNand>>;
 
@@ -461,9 +463,9 @@ fn config(preset: &str, profile: &str, ops: usize, depth: u32, seed: u64) -> Cra
 }
 
 fn every_cut(effort: u64) -> Result<Outcome, CrashError> {
-    let configs = PRESETS
-        .iter()
-        .flat_map(|preset| seeds(effort).map(|seed| config(preset.name, "tiny", 120, 1, seed)));
+    let presets = preset::flagstone().into_iter();
+    let configs = presets
+        .flat_map(|preset| seeds(effort).map(move |seed| config(preset, "tiny", 120, 1, seed)));
     let (cuts, outcome) = explored(configs)?;
     Ok(cuts_of_all(cuts, outcome))
 }
@@ -715,8 +717,9 @@ fn run_to_death(effort: u64) -> Result<Outcome, CrashError> {
         let (mut commits, mut erases_max, mut erases_mean) = (0, 0, 0.0);
         for seed in seeds(effort) {
             let mut trial = mortal_trial(preset, DEATH_ENDURANCE, seed)?;
-            trial.setup.options.collection = collection;
-            trial.setup.options.wear_levelling = levelling;
+            let options = trial.setup.options.with_wear_levelling(levelling);
+            trial.setup.options =
+                options.with_techniques(|techniques| techniques.collection = collection);
             let lifetime = match wear::run_to_death::<Engine>(&trial, &keys.load(), 50_000_000) {
                 Ok(lifetime) => lifetime,
                 Err((lifetime, violation)) => {
