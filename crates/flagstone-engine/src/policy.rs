@@ -90,7 +90,7 @@ pub enum Urgency {
 
 /// Orders frames by their index, and names the frame that leaves next.
 ///
-/// A policy never sees an image, and never evicts: the pool tells it what became of a victim.
+/// A policy never sees an image, and never evicts: the pool tells it the fate of a victim.
 pub trait Replacement: fmt::Debug + Send + Sync {
     /// Frames in this order.
     fn count(&self) -> usize;

@@ -20,9 +20,9 @@
 //! comparison of the nodes already written with the nodes being prepared is exact.
 //!
 //! Victims, unless a guest chooses them (`guest`): a hand walks over the trees, one lowest inner node at a
-//! time. Among the leaves below the nodes that the hand passes, the leaf whose
-//! merge frees most memory for each page written is taken: the biggest group of a window, without any
-//! state a leaf, and bounded work a choice.
+//! time. Among the leaves below the nodes that the hand passes, the leaf whose merge frees most memory for
+//! each page written is taken: the biggest group of a window, without any state a leaf, and bounded work a
+//! choice.
 
 use std::collections::{BTreeMap, VecDeque};
 

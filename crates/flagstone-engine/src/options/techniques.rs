@@ -183,7 +183,7 @@ impl Default for Techniques {
 }
 
 impl Techniques {
-    /// Those of whole pages that are written when they leave memory: each technique is off.
+    /// Every technique off: whole pages are written when they leave memory.
     pub(super) fn traditional() -> Self {
         Self {
             append_scheme: Appends::default(),

@@ -1,7 +1,8 @@
 //! The seam to a guest that chooses leaves: notifications to it, questions from it.
 //!
-//! Owns what a [`VictimPolicy`] may ask. A view answers from memory alone; a search may stop for a
-//! page, as any operation does. Never decides anything: the answer of a guest is a hint (G1).
+//! Owns the questions that a [`VictimPolicy`] may ask. A view answers from memory alone; a search may
+//! stop for a page, as any operation does. Never decides anything: the answer of a guest is a hint
+//! (G1).
 
 use std::collections::VecDeque;
 
