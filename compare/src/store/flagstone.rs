@@ -4,8 +4,9 @@ use std::path::{Path, PathBuf};
 
 use anyhow::Result;
 use flagstone::{
-    AnyNand, Budget, Database, Durability, EngineError, Options, Snapshot, Table, Transaction,
+    AnyNand, Database, Durability, EngineError, Options, Snapshot, Table, Transaction,
 };
+use flagstone_engine::Budget;
 use flagstone_nand::{EccNand, EccOwner, Nand as _, Profile};
 
 use super::{Again, Each, Limits, Plan, Rows, Store, Txn};
@@ -28,10 +29,10 @@ pub struct Chip {
 
 fn options(limits: Limits) -> Options {
     let Limits { memory, held_back } = limits;
-    let mut options = Options::default().with_memory(memory);
-    options.frame_share = 1.0 - held_back as f64 / memory as f64;
-    options.budget = Budget::Divided;
-    options
+    Options::default().with_memory(memory).with_techniques(|techniques| {
+        techniques.frame_share = 1.0 - held_back as f64 / memory as f64;
+        techniques.budget = Budget::Divided;
+    })
 }
 
 impl Flagstone {

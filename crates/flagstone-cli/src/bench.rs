@@ -18,7 +18,7 @@ use crate::exit::Exit;
 use crate::failure::Failure;
 use crate::open::{mtd_profile, require_no_database};
 use crate::output::Output;
-use crate::overrides;
+use crate::overrides::{self, Scope};
 use crate::progress::Progress;
 use crate::request::{self, CHIP_PROFILE, DRIVE_PROFILE, SEGMENT_PROFILE, UsageError};
 use crate::scratch::Scratch;
@@ -240,7 +240,12 @@ fn unfit(option: &'static str, value: &str, must: &'static str) -> UsageError {
 fn presets(args: &BenchArgs) -> Result<Vec<flagstone::Options>, UsageError> {
     let durability = args.durability.as_deref().map(request::durability).transpose()?;
     let options = args.preset.split(',').map(|name| {
-        let mut options = request::changed(preset::options(name.trim())?, None, &args.options)?;
+        let mut options = request::changed(
+            preset::options(name.trim())?,
+            None,
+            &args.options,
+            Scope::Experiment,
+        )?;
         options.durability = durability.unwrap_or(options.durability);
         Ok(options)
     });

@@ -158,7 +158,7 @@ pub(crate) fn presets(name: Option<&str>, output: &mut Output) -> Result<(), Fai
     }
     let mut rows = Vec::new();
     for preset in preset::all() {
-        let options = overrides::fields(&preset::options(preset.name)?)?;
+        let options = preset::settings(&preset::options(preset.name)?)?;
         rows.push(PresetRow { name: preset.name, summary: preset.summary, options });
     }
     let text = || {
@@ -172,7 +172,7 @@ pub(crate) fn presets(name: Option<&str>, output: &mut Output) -> Result<(), Fai
 }
 
 fn preset_options(options: &Options, output: &mut Output) -> Result<(), Failure> {
-    let fields = overrides::fields(options)?;
+    let fields = preset::settings(options)?;
     let text = || {
         let lines =
             fields.iter().map(|(name, value)| format!("{name}={}\n", overrides::show(value)));

@@ -1,11 +1,13 @@
 //! Options changed on the command line: `KEY=VALUE` on top of a preset.
 //!
 //! Owns the way from text to a field of [`Options`], through the same serde form in which options
-//! are printed. Knows no option by name: the fields of `Options` are the list.
+//! are printed. Knows no option by name: the fields of `Options` are the list of a user, and the
+//! settings of the lab that of an experiment.
 //!
 //! Invariant I1: an option that no preset has is refused, with the name that was probably meant.
 
 use flagstone::Options;
+use flagstone_lab::preset;
 use flagstone_nand::{nearest, suggestion};
 use serde_json::{Map, Value};
 use thiserror::Error;
@@ -26,6 +28,9 @@ pub(crate) enum BadOption {
         /// Name that was probably meant.
         nearest: Option<String>,
     },
+    /// The option is a setting of experiments.
+    #[error("option `{0}` is for `bench` alone")]
+    Experiment(String),
     /// The value is no size or duration.
     #[error("option `{name}`: {source}")]
     Quantity {
@@ -49,15 +54,40 @@ pub(crate) enum BadOption {
     Serde(#[from] serde_json::Error),
 }
 
-/// The fields of `options`, as they are printed and given.
-///
-/// # Errors
-///
-/// Only if the options had no serde form.
-pub(crate) fn fields(options: &Options) -> Result<Map<String, Value>, serde_json::Error> {
-    match serde_json::to_value(options)? {
-        Value::Object(fields) => Ok(fields),
-        _ => Ok(Map::new()),
+/// Options that a command lets one change.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Scope {
+    /// Those of a user.
+    User,
+    /// Every setting of an experiment.
+    Experiment,
+}
+
+impl Scope {
+    /// The fields of `options`, as they are given.
+    fn fields(self, options: &Options) -> Result<Map<String, Value>, serde_json::Error> {
+        match self {
+            Self::Experiment => preset::settings(options),
+            Self::User => match serde_json::to_value(options)? {
+                Value::Object(fields) => Ok(fields),
+                _ => Ok(Map::new()),
+            },
+        }
+    }
+
+    /// `options` with other fields.
+    fn replaced(
+        self,
+        options: &Options,
+        fields: Map<String, Value>,
+    ) -> Result<Options, serde_json::Error> {
+        match self {
+            Self::Experiment => preset::of_settings(fields),
+            Self::User => {
+                let new: Options = serde_json::from_value(Value::Object(fields))?;
+                Ok(new.with_techniques(|techniques| techniques.clone_from(options.techniques())))
+            }
+        }
     }
 }
 
@@ -66,11 +96,15 @@ pub(crate) fn fields(options: &Options) -> Result<Map<String, Value>, serde_json
 /// # Errors
 ///
 /// Names the option and its accepted values.
-pub(crate) fn apply(options: &Options, changes: &[String]) -> Result<Options, BadOption> {
+pub(crate) fn apply(
+    options: &Options,
+    changes: &[String],
+    scope: Scope,
+) -> Result<Options, BadOption> {
     let mut result = options.clone();
     for change in changes {
         let (name, text) = change.split_once('=').ok_or_else(|| BadOption::Form(change.clone()))?;
-        result = with(&result, name.trim(), text.trim())?;
+        result = with(&result, name.trim(), text.trim(), scope)?;
     }
     Ok(result)
 }
@@ -80,16 +114,19 @@ pub(crate) fn name_of(change: &str) -> Option<String> {
     Some(change.split_once('=')?.0.trim().replace('-', "_"))
 }
 
-fn with(options: &Options, name: &str, text: &str) -> Result<Options, BadOption> {
-    let mut fields = fields(options)?;
+fn with(options: &Options, name: &str, text: &str, scope: Scope) -> Result<Options, BadOption> {
+    let mut fields = scope.fields(options)?;
     let name = name.replace('-', "_");
     let Some(old) = fields.get(&name) else {
+        if preset::settings(options)?.contains_key(&name) {
+            return Err(BadOption::Experiment(name));
+        }
         let nearest = nearest(&name, fields.keys().map(String::as_str)).map(str::to_owned);
         return Err(BadOption::Unknown { name, nearest });
     };
     let new = value_like(old, &name, text)?;
     fields.insert(name.clone(), new);
-    serde_json::from_value(Value::Object(fields)).map_err(|error| BadOption::Value {
+    scope.replaced(options, fields).map_err(|error| BadOption::Value {
         name,
         value: text.to_owned(),
         reason: error.to_string(),
@@ -138,14 +175,15 @@ mod tests {
     use super::*;
 
     fn changed(change: &str) -> Result<Options, BadOption> {
-        apply(&Options::default(), &[change.to_owned()])
+        apply(&Options::default(), &[change.to_owned()], Scope::Experiment)
     }
 
     #[test]
     fn sizes_durations_and_names_reach_their_fields() {
         assert_eq!(changed("memory=1MiB").unwrap().memory, 1 << 20);
         assert_eq!(changed("group-delay=2ms").unwrap().group_delay, Duration::from_millis(2));
-        assert_eq!(changed("frame_share = 0.5").unwrap().frame_share, 0.5);
+        assert_eq!(changed("frame_share = 0.5").unwrap().techniques().frame_share, 0.5);
+        assert_ne!(changed("victim=cost").unwrap(), Options::default());
     }
 
     #[test]
@@ -164,9 +202,18 @@ mod tests {
     #[test]
     fn what_is_printed_can_be_given_back() {
         let options = Options::default();
-        for (name, value) in fields(&options).unwrap() {
+        for (name, value) in preset::settings(&options).unwrap() {
             let change = format!("{name}={}", show(&value));
             assert_eq!(changed(&change).unwrap(), options, "{change}");
         }
+    }
+
+    #[test]
+    fn a_user_changes_options_and_keeps_the_techniques_of_the_preset() {
+        let traditional = Options::preset("traditional").unwrap();
+        let user = |change: &str| apply(&traditional, &[change.to_owned()], Scope::User);
+        assert_eq!(user("parts=2").unwrap(), traditional.clone().with_parts(2));
+        let refused = user("frames=base").unwrap_err().to_string();
+        assert_eq!(refused, "option `frames` is for `bench` alone");
     }
 }

@@ -23,7 +23,7 @@ use crate::args::{
     WearArgs,
 };
 use crate::escape::unescape;
-use crate::overrides;
+use crate::overrides::{self, Scope};
 use crate::size::parse_size;
 
 /// A database that exists, and how to open it.
@@ -261,7 +261,7 @@ pub(crate) fn engine_options(
             })
         },
     )?;
-    changed(options, memory, changes)
+    changed(options, memory, changes, Scope::User)
 }
 
 /// `options` with `memory` and `changes` on top.
@@ -269,11 +269,12 @@ pub(crate) fn changed(
     mut options: Options,
     memory: Option<&str>,
     changes: &[String],
+    scope: Scope,
 ) -> Result<Options, UsageError> {
     if let Some(memory) = memory {
         options.memory = size("--memory", memory)?;
     }
-    Ok(overrides::apply(&options, changes)?)
+    Ok(overrides::apply(&options, changes, scope)?)
 }
 
 /// Bytes that `text` names, for the argument `option`.
@@ -306,10 +307,10 @@ fn not_seen(path: &Path) -> impl FnOnce(OpenDeviceError) -> UsageError {
 }
 
 /// Options that a database keeps from its creation.
-const FIXED: [&str; 4] = ["parts", "collection", "wear_levelling", "log_pages"];
+const FIXED: [&str; 3] = ["parts", "wear_levelling", "log_pages"];
 
 /// Options that it keeps even when it is written anew with another size.
-const FIXED_SHAPE: [&str; 3] = ["parts", "collection", "wear_levelling"];
+const FIXED_SHAPE: [&str; 2] = ["parts", "wear_levelling"];
 
 impl TryFrom<DatabaseArgs> for Target {
     type Error = UsageError;

@@ -66,7 +66,8 @@ pub(crate) use chunk::key_head;
 #[cfg(test)]
 pub(crate) use cursor::Sum;
 pub(crate) use cursor::{Entry, Versions};
-pub(crate) use map::{DeltaMap, DeltaSize, DroppedRefs, KeyRange};
+pub use map::KeyRange;
+pub(crate) use map::{DeltaMap, DeltaSize, DroppedRefs};
 pub(crate) use op::{Op, put_varint, take_varint, varint_size};
 pub(crate) use packed::{Unpacker, pack};
 pub(crate) use patch::{Patch, PatchBuf};

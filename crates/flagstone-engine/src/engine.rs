@@ -28,6 +28,7 @@ use crate::lock::{LockTable, Xid};
 use crate::log::{ChainPoint, Flush, LogGeometry, LogWriter};
 use crate::node;
 use crate::options::{Budget, FrameKind, MergeTo, Options};
+use crate::policy::PolicySizes;
 
 mod access;
 mod admission;
@@ -68,10 +69,15 @@ use commit_costs::CommitCosts;
 pub(crate) use descent::{DEPTH_MAX, Seek, check_node, end_of_child};
 pub(crate) use dropped::{Freed, Visited};
 use memory_tuner::{MemoryTuner, Sizes};
+pub use merge::{
+    Change, Chosen, Extent, LeafPlace, MergeSearch, MergeView, Siblings, UNDERFULL_PERCENT,
+    VictimChoice,
+};
 pub(crate) use merge::{Grouped, InstallJob, Job, PageWrite, WriteJob};
 use owner::Owner;
 pub(crate) use owner::{Identity, TableOwner};
-use pool::{LEAVES_MIN, Pool, frame_size};
+pub use pool::{LEAVES_MIN, Lru};
+use pool::{Pool, frame_size};
 pub use reads::{ReadNumber, Reads};
 pub(crate) use restart::{MeetPoint, Replay, ReplayEffects};
 pub use scan::{Direction, Row, RowValue, ScanRange, successor};
@@ -383,16 +389,18 @@ impl Engine {
 
     /// An engine over a space floor whose logical pages carry `payload_size` bytes.
     pub(crate) fn new(options: Options, payload_size: usize, log: LogWriter) -> Self {
-        let limits = Limits::of(&options, options.frame_share, payload_size, HEIGHT_MIN);
+        let limits = Limits::of(&options, options.techniques.frame_share, payload_size, HEIGHT_MIN);
         let owner = Owner::unique();
+        let sizes = PolicySizes { memory: options.memory, payload_size };
+        let guests = options.techniques().policies.guests(sizes);
         Self {
             owner,
             identity: Identity::draw(options.seed),
             limits,
             payload_size,
             trees: trees::Trees::new(),
-            pool: Pool::new(&options),
-            tuner: MemoryTuner::new(options.frame_share),
+            pool: Pool::new(guests.replacement.unwrap_or_else(|| Box::<Lru>::default())),
+            tuner: MemoryTuner::new(options.techniques.frame_share),
             height: 1,
             transactions: HashMap::new(),
             locks: LockTable::within(options.memory / LOCKS_SHARE),
@@ -425,7 +433,7 @@ impl Engine {
             unused_pages: Vec::new(),
             unused_groups: Vec::new(),
             busy: HashSet::new(),
-            planner: merge::MergePlanner::new(&options, payload_size),
+            planner: merge::MergePlanner::new(guests.victim),
             folding: None,
             append_room: AppendRoom::default(),
             installs: VecDeque::new(),
@@ -614,7 +622,7 @@ impl Engine {
     /// Whether the share of frames is learned. Where frames hold changes that flash lacks there is
     /// nothing to split.
     fn learns_memory_split(&self) -> bool {
-        self.options.budget == Budget::Adaptive && !self.holds_images_ahead()
+        self.options.techniques.budget == Budget::Adaptive && !self.holds_images_ahead()
     }
 
     fn learn_memory_split(&mut self) {
@@ -627,11 +635,14 @@ impl Engine {
     }
 
     fn refresh_limits(&mut self) {
-        let share =
-            if self.learns_memory_split() { self.tuner.share() } else { self.options.frame_share };
+        let share = if self.learns_memory_split() {
+            self.tuner.share()
+        } else {
+            self.options.techniques.frame_share
+        };
         let limits = Limits::of(&self.options, share, self.payload_size, self.height);
         self.limits = limits.within_log(&self.view, self.delta_memory_ratio);
-        if self.options.budget != Budget::Shared {
+        if self.options.techniques.budget != Budget::Shared {
             // Memory that the log's size keeps deltas from taking is of use to frames.
             let taken = self.limits.deltas_hard + MERGE_PAGES * self.payload_size;
             let left = self.options.memory.saturating_sub(taken);
@@ -745,7 +756,7 @@ impl Engine {
     fn note_memory(&mut self) {
         let total = self.deltas_size + self.uncommitted_size;
         self.deltas_size_peak = self.deltas_size_peak.max(total);
-        if self.options.budget == Budget::Shared {
+        if self.options.techniques.budget == Budget::Shared {
             self.pool.shrink(self.frames_max());
         }
         self.memory_peak = self.memory_peak.max(total + self.pool.bytes());
@@ -755,7 +766,7 @@ impl Engine {
     fn frames_max(&self) -> usize {
         let taken = self.deltas_size + self.uncommitted_size + MERGE_PAGES * self.payload_size;
         let left = self.options.memory.saturating_sub(taken);
-        let most = match self.options.budget {
+        let most = match self.options.techniques.budget {
             // Deltas may still hold memory that was given to frames.
             Budget::Divided | Budget::Adaptive => self.limits.frames.min(left),
             Budget::Shared => left,
@@ -795,12 +806,12 @@ impl Engine {
     }
 
     fn holds_images_ahead(&self) -> bool {
-        self.options.frames == FrameKind::Ahead
+        self.options.techniques.frames == FrameKind::Ahead
     }
 
     /// Whether frames may hold changes that flash lacks, by commits or by merges.
     fn may_be_ahead(&self) -> bool {
-        self.holds_images_ahead() || self.options.merge_to == MergeTo::Frame
+        self.holds_images_ahead() || self.options.techniques.merge_to == MergeTo::Frame
     }
 }
 
@@ -809,7 +820,7 @@ impl Limits {
     fn of(options: &Options, frame_share: f64, payload_size: usize, height: usize) -> Self {
         let memory = options.memory;
         let share = |of: f64| (memory as f64 * of) as usize;
-        let frame_share = match options.frames {
+        let frame_share = match options.techniques.frames {
             FrameKind::Base => frame_share,
             FrameKind::Ahead => 1.0 - frame_share,
         };
@@ -822,7 +833,9 @@ impl Limits {
             deltas_hard: deltas,
             // A page at least, however small the share: changes that a transaction cannot keep leave
             // memory a row at a time.
-            uncommitted: share(options.uncommitted_share).min(deltas / 2).max(payload_size),
+            uncommitted: share(options.techniques.uncommitted_share)
+                .min(deltas / 2)
+                .max(payload_size),
             deltas_copied: usize::MAX,
             is_log_short: false,
         }
@@ -895,8 +908,9 @@ mod tests {
             for percent in 0..=100_u32 {
                 let share = f64::from(percent) / 100.0;
                 let memory = 24 * (payload_size + 40);
-                let options =
-                    Options { memory, uncommitted_share: 1.0 - share, ..Options::default() };
+                let options = Options::default().with_memory(memory);
+                let options = options
+                    .with_techniques(|techniques| techniques.uncommitted_share = 1.0 - share);
                 let limits = Limits::of(&options, share, payload_size, HEIGHT_MIN);
                 let view = SpaceView { log_budget: 248, log_page_size: 4096, ..Default::default() };
                 let within = limits.within_log(&view, 1.0);

@@ -12,6 +12,7 @@
 //! | run operations on the calling thread | [`Runtime::put`], [`Runtime::read`], [`Runtime::commit`] |
 //! | drive the engine by a clock of one's own | [`Runtime::engine`], [`Step`], [`Runtime::work_begin`], [`Runtime::flush_begin`] |
 //! | read a database that does not open | [`salvage`] |
+//! | choose the leaves and frames that leave memory by a policy of one's own | [`policy`], [`Techniques`] |
 //! | build another engine on the same locks, log framing and nodes | [`lock`], [`log`], [`node`], [`Reads`] |
 #![warn(missing_docs)]
 
@@ -24,6 +25,7 @@ pub mod lock;
 pub mod log;
 pub mod node;
 mod options;
+pub mod policy;
 mod runtime;
 pub mod salvage;
 mod sync;
@@ -41,8 +43,8 @@ pub use error::{Corruption, DecodeError, EngineError, IndexFault, OpenError, Row
 pub use lock::Xid;
 pub use options::{
     AbsentLeaf, Budget, Collection, CommitBy, Compaction, Durability, FileLock, FrameKind, MergeTo,
-    Options, OptionsError, PRESETS, Preset, RelocationFolding, Replacement, SplitTime, SuperGroup,
-    VerifyOnOpen, Victim, WearLevelling, WriteCount,
+    Options, OptionsError, PRESETS, Preset, RelocationFolding, Techniques, VerifyOnOpen,
+    WearLevelling,
 };
 #[cfg(shuttle)]
 pub use sync::let_long_waits_end;

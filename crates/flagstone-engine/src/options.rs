@@ -1,65 +1,21 @@
 //! Options and presets: the configuration of an engine, as one plain, printable value.
 //!
-//! Every row of the papers' experiments is a preset. A preset is nothing but an [`Options`] value;
-//! [`Options::require`] names the capability that a device lacks for it.
+//! Owns the choices that a user can make. A preset is nothing but an [`Options`] value, with the
+//! [`Techniques`] that go with its name; [`Options::require`] names the capability that a device
+//! lacks for it.
 
 use std::time::Duration;
 
 use flagstone_nand::{Nand, nearest, suggestion};
-use flagstone_space::{FlagLack, append_lack, flag_lack};
 use serde::{Deserialize, Serialize};
 use thiserror::Error;
 
-use crate::appends::{self, AppendScheme, Appends};
+pub use techniques::{
+    AbsentLeaf, Budget, Collection, CommitBy, Compaction, FrameKind, MergeTo, RelocationFolding,
+    Techniques,
+};
 
-/// Content of a frame in memory, and so the place where committed changes wait for their page
-/// write.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(rename_all = "kebab-case")]
-pub enum FrameKind {
-    /// Frames are clean copies of their base; changes wait as deltas, also for absent leaves.
-    #[default]
-    Base,
-    /// Frames are images ahead of flash: changes are folded in at commit and the whole page is
-    /// written when the frame leaves memory.
-    Ahead,
-}
-
-/// The moment at which a leaf that no longer fits its page is split.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(rename_all = "kebab-case")]
-pub enum SplitTime {
-    /// When the leaf's deltas are merged, all its splits at once.
-    #[default]
-    Merge,
-    /// As soon as an insert does not fit.
-    Eager,
-}
-
-/// Whether garbage collection may ask for a newer image of a page that it moves.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(rename_all = "kebab-case")]
-pub enum RelocationFolding {
-    /// Durable deltas are folded into leaves that are moved anyway: the merge is free.
-    #[default]
-    Fold,
-    /// Pages move unchanged.
-    Keep,
-}
-
-/// Which block garbage collection cleans next.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(rename_all = "kebab-case")]
-pub enum Collection {
-    /// Fewest live pages.
-    #[default]
-    Greedy,
-    /// Highest `(1 - u) * age / 2u` (Rosenblum and Ousterhout 1992, Kawaguchi et al. 1995).
-    CostBenefit,
-    /// As `cost-benefit`, divided by the number of erases of the block (Chiang, Lee, Chang 1999):
-    /// worn blocks wait longer.
-    CostAgeTimes,
-}
+mod techniques;
 
 /// How wear is spread over the blocks.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
@@ -70,170 +26,6 @@ pub enum WearLevelling {
     /// As `dynamic`; blocks with lasting data are also emptied, for at most one page in 64.
     #[default]
     Static,
-}
-
-/// Which frame leaves memory next, among leaves. Inner nodes stay longer, by last use.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(rename_all = "kebab-case")]
-pub enum Replacement {
-    /// Least recently used.
-    #[default]
-    Lru,
-    /// Second chance: in the order of arrival, but a frame used since then goes round once more.
-    Clock,
-    /// Clean frames first, among the `replacement_window` of least recently used ones (Park et al.,
-    /// CASES 2006).
-    Cflru,
-    /// As `cflru`, with a window that adapts to the cost of reads and writes in the last periods.
-    CflruAdaptive,
-    /// As `cflru`, and dirty frames leave by clusters of neighbours (Ou, Härder, Jin, DaMoN 2009).
-    Cfdc,
-    /// Base copies and changes of a leaf share one order of use. In the least recently used
-    /// `replacement_window` of memory, base copies leave first; without any, changes are merged
-    /// into their pages (Lazy-Split LRU). Needs [`FrameKind::Base`] and [`Budget::Shared`].
-    LsLru,
-}
-
-impl Replacement {
-    /// Every policy.
-    pub const ALL: [Self; 6] =
-        [Self::Lru, Self::Clock, Self::Cflru, Self::CflruAdaptive, Self::Cfdc, Self::LsLru];
-}
-
-/// The leaf whose deltas are merged next, when memory runs short. The deltas of a leaf are a group.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(rename_all = "kebab-case")]
-pub enum Victim {
-    /// The biggest group in the part of the tree under a moving window: needs no state per leaf.
-    #[default]
-    Window,
-    /// The oldest group.
-    Fifo,
-    /// The group whose last change is oldest.
-    Lru,
-    /// The biggest group of all; of equal groups the least recently changed (lazy-update B+-tree).
-    Biggest,
-    /// The group with the fewest page writes for each byte that it frees (lazy-update B+-tree).
-    Cost,
-    /// The set of groups with the fewest page writes for the memory that has to be freed, splits
-    /// counted (Lazy-Split LRU: write-minimised commit).
-    Cover,
-}
-
-impl Victim {
-    /// Every policy.
-    pub const ALL: [Self; 6] =
-        [Self::Window, Self::Fifo, Self::Lru, Self::Biggest, Self::Cost, Self::Cover];
-}
-
-/// Whether groups that save a write together are committed together (lazy-update B+-tree, section
-/// 4.4.2.3), under the policies that rank groups. Two groups below one inner node belong together
-/// in three cases: both split or both merge their leaf; one does and the other is its neighbour; or
-/// one merges its leaf and the other follows the leaf it is merged with.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(rename_all = "kebab-case")]
-pub enum SuperGroup {
-    /// Each group by itself.
-    #[default]
-    Off,
-    /// The policy chooses a group and adds the groups that belong with it. A bounded number of
-    /// leaves is read for this (the paper's first approach).
-    Victim,
-    /// The super group with the fewest page writes for each byte that it frees. The leaf of every
-    /// group is read once, and each choice looks at all groups (the paper's second approach).
-    All,
-}
-
-impl SuperGroup {
-    /// Every way.
-    pub const ALL: [Self; 3] = [Self::Off, Self::Victim, Self::All];
-}
-
-/// How the page writes of a group are counted, under [`Victim::Cover`].
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(rename_all = "kebab-case")]
-pub enum WriteCount {
-    /// One page where the merged leaf fits its page, else the leaves it is split into and their
-    /// parent.
-    #[default]
-    Exact,
-    /// The paper's formula (3.11): used bytes of the leaf plus all its changes, in pages, rounded
-    /// down, plus two. The formula counts deletes and replaced values as growth, and a leaf that
-    /// fits as split.
-    Paper,
-}
-
-/// Where deltas that leave memory meet their base.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(rename_all = "kebab-case")]
-pub enum MergeTo {
-    /// On flash: the page is written at once.
-    #[default]
-    Flash,
-    /// In the leaf's frame, as long as the merged leaf fits one page. The page is written when the
-    /// frame leaves memory, with the deltas that came meanwhile (lazy-update B+-tree, section
-    /// 4.4.2.2).
-    Frame,
-}
-
-/// How the memory budget is divided between frames and deltas.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(rename_all = "kebab-case")]
-pub enum Budget {
-    /// Frames have their share, deltas the rest; deltas that the log has no room for leave their
-    /// memory to frames.
-    Divided,
-    /// Frames begin with their share; then memory goes where it saves most, learned from the cost
-    /// of misses and of merges. As `divided` where frames hold changes that flash lacks.
-    #[default]
-    Adaptive,
-    /// Frames have all memory that deltas do not take at the moment: at least their share, except
-    /// after a restart that put more deltas back.
-    Shared,
-}
-
-/// Treatment of a change whose leaf is not in memory.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(rename_all = "kebab-case")]
-pub enum AbsentLeaf {
-    /// The change waits for the leaf as a delta; nothing is read.
-    #[default]
-    Wait,
-    /// The leaf is read first, as in an engine whose changes go to frames.
-    Read,
-    /// The change waits where other changes already wait for the leaf; for the first change the
-    /// leaf is read (Lazy-Split LRU: a leaf enters memory with its base copy).
-    ReadOnce,
-}
-
-/// How a checkpoint lets the log's head advance past live deltas.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(rename_all = "kebab-case")]
-pub enum Compaction {
-    /// Copies live deltas densely to the log's tail: no page is written for their age alone.
-    #[default]
-    Copy,
-    /// Merges live deltas into their pages, and copies the deltas that cannot be merged at that
-    /// moment (on-the-fly redo: log compaction).
-    Merge,
-}
-
-/// How a transaction with many changes is committed.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(rename_all = "kebab-case")]
-pub enum CommitBy {
-    /// The way with the fewest programs, by measured costs. Leaves that are worth a page write are
-    /// written at once, all other changes are logged. Where nothing is logged and the chip carries
-    /// flags, a flag commits. Many scattered changes to a table larger than the memory for changes
-    /// are written as a run of sorted pages, to be merged later.
-    #[default]
-    Auto,
-    /// The log holds every change.
-    Log,
-    /// Leaves are written at once wherever possible; a record commits.
-    Claims,
-    /// As `claims`; a flag commits where nothing has to be logged. For chips that carry flags.
-    Flags,
 }
 
 /// When a commit call returns.
@@ -284,65 +76,27 @@ impl From<FileLock> for flagstone_nand::FileLock {
     }
 }
 
-/// Options of an engine: sizes in bytes, shares of the memory budget between 0 and 1.
+/// Options of an engine: sizes in bytes.
 ///
-/// Later versions add fields. Begin with a preset and change single fields: all others keep their
-/// defaults.
+/// Later versions add fields. Begin with the default or a preset, and change single options: all
+/// others stay as they are.
 ///
 /// ```
 /// # use flagstone_engine as flagstone;
 /// use flagstone::Options;
 ///
-/// let options = Options { memory: 4 << 20, parts: 2, ..Options::default() };
-/// assert_eq!(options, Options { parts: 2, ..Options::default().with_memory(4 << 20) });
+/// let options = Options::default().with_memory(4 << 20).with_parts(2);
+/// assert_eq!((options.memory, options.parts), (4 << 20, 2));
 /// ```
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields, default)]
+#[non_exhaustive]
 pub struct Options {
     /// Name of the preset that these options started from. Default: `flagstone`.
     pub preset: String,
     /// Memory budget for bases and deltas together, in bytes. Default: 16 MiB; at least 24 logical
     /// pages. The mapping comes on top.
     pub memory: usize,
-    /// Share of the budget for page frames under [`FrameKind::Base`], above 0 and at most 1; deltas
-    /// get the rest. Under [`FrameKind::Ahead`] deltas get the share and frames the rest. Under
-    /// [`Budget::Adaptive`] the share at the beginning. Default: 0.15.
-    pub frame_share: f64,
-    /// Share of the budget that uncommitted changes may take before transactions spill, above 0 and
-    /// at most 1. Bounded by half the memory for deltas, and never less than a page. Default: 0.25.
-    pub uncommitted_share: f64,
-    /// Content of frames. Default: `base`.
-    pub frames: FrameKind,
-    /// Policy for the next leaf to merge. Default: `window`.
-    pub victim: Victim,
-    /// How the page writes of a merge are estimated. Default: `exact`.
-    pub count_writes: WriteCount,
-    /// Changes that may wait for one leaf before they are merged, all splits of the leaf at once:
-    /// in pages, 1 to 1000, or 0 for as many as memory holds. Default: 0.
-    pub unit_pages: f64,
-    /// Share of the memory for deltas that one batch of merges frees when this memory is full, 0 to
-    /// 0.5; 0 merges one leaf at a time, as soon as there is no room. Default: 0.125, the share
-    /// that Lazy-Split LRU frees at a time.
-    pub merge_batch: f64,
-    /// Which groups of deltas are merged together. Default: `off`.
-    pub super_group: SuperGroup,
-    /// Where deltas meet their base. Default: `flash`.
-    pub merge_to: MergeTo,
-    /// Policy for the next frame to leave memory. Default: `lru`.
-    pub replacement: Replacement,
-    /// Least recently used share of the frames, or of the memory of frames and changes, in which
-    /// clean frames leave first: 0 to 1. Default: 0.5.
-    pub replacement_window: f64,
-    /// How the budget is divided between frames and deltas. Default: `adaptive`.
-    pub budget: Budget,
-    /// Whether a change reads a leaf that is not in memory. Default: `wait`.
-    pub absent: AbsentLeaf,
-    /// When leaves are split. Default: `merge`.
-    pub split: SplitTime,
-    /// Whether garbage collection merges deltas into the leaves that it moves. Default: `fold`.
-    pub relocation: RelocationFolding,
-    /// Victim policy of garbage collection. Default: `greedy`.
-    pub collection: Collection,
     /// Wear levelling on chips; files and drives level their own wear. Default: `static`.
     pub wear_levelling: WearLevelling,
     /// Physical pages of a logical page, 1 to 8; a logical page has at most 32 KiB. Default: 1.
@@ -356,16 +110,9 @@ pub struct Options {
     /// system has filled up meanwhile, the session writes no more, and the database opens for
     /// reading only until there is room. Never on NAND.
     pub discard: bool,
-    /// How checkpoints treat live deltas. Default: `copy`.
-    pub compaction: Compaction,
     /// Commits after which a checkpoint begins. Default: 0, which leaves it to the log's fill
     /// alone.
     pub checkpoint_commits: u64,
-    /// How transactions with many changes are committed. Default: `auto`.
-    pub commit: CommitBy,
-    /// Whether small changes are appended to their page, where an append costs less than a page:
-    /// `auto` (default), or `0x0` for never.
-    pub append_scheme: Appends,
     /// Default durability of a commit. Default: `immediate`.
     pub durability: Durability,
     /// Longest time that a group commit waits for company, at most a minute. Default: 5 ms.
@@ -384,6 +131,8 @@ pub struct Options {
     /// randomness. Equal seeds and equal work make equal devices. Databases with one seed accept
     /// each other's tables as their own.
     pub seed: Option<u64>,
+    #[serde(skip)]
+    pub(crate) techniques: Techniques,
 }
 
 /// Default limit of a wait for a lock: far more than a transaction takes, and less than a person's
@@ -398,37 +147,19 @@ impl Default for Options {
         Self {
             preset: String::from("flagstone"),
             memory: 16 << 20,
-            frame_share: 0.15,
-            uncommitted_share: 0.25,
-            frames: FrameKind::Base,
-            victim: Victim::Window,
-            count_writes: WriteCount::Exact,
-            unit_pages: 0.0,
-            merge_batch: 0.125,
-            super_group: SuperGroup::Off,
-            merge_to: MergeTo::Flash,
-            replacement: Replacement::Lru,
-            replacement_window: 0.5,
-            budget: Budget::Adaptive,
-            absent: AbsentLeaf::Wait,
-            split: SplitTime::Merge,
-            relocation: RelocationFolding::Fold,
-            collection: Collection::Greedy,
             wear_levelling: WearLevelling::Static,
             parts: 1,
             log_pages: 0,
             discard: false,
-            compaction: Compaction::Copy,
             checkpoint_commits: 0,
-            commit: CommitBy::Auto,
-            append_scheme: Appends::auto(),
             durability: Durability::Immediate,
-            lock_timeout: LOCK_TIMEOUT,
-            file_lock: FileLock::Required,
             group_delay: Duration::from_millis(5),
             group_fill: 0.75,
+            lock_timeout: LOCK_TIMEOUT,
+            file_lock: FileLock::Required,
             verify_on_open: VerifyOnOpen::Off,
             seed: None,
+            techniques: Techniques::default(),
         }
     }
 }
@@ -520,127 +251,22 @@ pub const PRESETS: &[Preset] = &[
         summary: "whole pages written at eviction, LRU, no-steal, eager splits; same log",
         make: traditional,
     },
-    Preset {
-        name: "otf-immediate",
-        summary: "on-the-fly redo: dirty pages leave memory unwritten, checkpoints compact the log",
-        make: otf_immediate,
-    },
-    Preset {
-        name: "otf-group",
-        summary: "on-the-fly redo with group commit: flushes wait for company",
-        make: otf_group,
-    },
-    Preset {
-        name: "lazy-biggest",
-        summary: "lazy-update B+-tree: half the memory holds changes, the biggest group leaves first",
-        make: lazy_biggest,
-    },
-    Preset {
-        name: "lazy-cost",
-        summary: "as lazy-biggest: the cheapest group leaves first, with those that belong with it",
-        make: lazy_cost,
-    },
-    Preset {
-        name: "ls-lru",
-        summary: "lazy-split LRU: base copies leave before changes, which leave for fewest page writes",
-        make: ls_lru,
-    },
 ];
 
 fn claims() -> Options {
-    let preset = String::from("flagstone-claims");
-    Options { preset, commit: CommitBy::Claims, ..Options::default() }
+    named("flagstone-claims").with_techniques(|techniques| techniques.commit = CommitBy::Claims)
 }
 
 fn flags() -> Options {
-    let preset = String::from("flagstone-flags");
-    Options { preset, commit: CommitBy::Flags, ..Options::default() }
+    named("flagstone-flags").with_techniques(|techniques| techniques.commit = CommitBy::Flags)
 }
 
 fn traditional() -> Options {
-    Options {
-        preset: String::from("traditional"),
-        append_scheme: Appends::default(),
-        frames: FrameKind::Ahead,
-        budget: Budget::Divided,
-        merge_batch: 0.0,
-        split: SplitTime::Eager,
-        relocation: RelocationFolding::Keep,
-        commit: CommitBy::Log,
-        ..Options::default()
-    }
+    Options { techniques: Techniques::traditional(), ..named("traditional") }
 }
 
-/// Commits between the checkpoints of the on-the-fly redo presets.
-const OTF_CHECKPOINT_COMMITS: u64 = 5_000;
-
-/// On-the-fly redo as in its paper: changes go to pages in memory, so pages are read before they
-/// are changed; redo records and frames share one budget; checkpoints merge the deltas that are
-/// due; relocation moves pages unchanged.
-fn otf_immediate() -> Options {
-    Options {
-        preset: String::from("otf-immediate"),
-        append_scheme: Appends::default(),
-        frame_share: 0.5,
-        budget: Budget::Shared,
-        merge_batch: 0.0,
-        absent: AbsentLeaf::Read,
-        relocation: RelocationFolding::Keep,
-        compaction: Compaction::Merge,
-        checkpoint_commits: OTF_CHECKPOINT_COMMITS,
-        commit: CommitBy::Log,
-        ..Options::default()
-    }
-}
-
-fn otf_group() -> Options {
-    Options { preset: String::from("otf-group"), durability: Durability::Group, ..otf_immediate() }
-}
-
-/// The lazy-update B+-tree with the defaults of its paper (table 2): half of the memory is its pool.
-fn lazy_biggest() -> Options {
-    Options {
-        preset: String::from("lazy-biggest"),
-        append_scheme: Appends::default(),
-        frame_share: 0.5,
-        budget: Budget::Divided,
-        merge_batch: 0.0,
-        victim: Victim::Biggest,
-        merge_to: MergeTo::Frame,
-        relocation: RelocationFolding::Keep,
-        commit: CommitBy::Log,
-        ..Options::default()
-    }
-}
-
-fn lazy_cost() -> Options {
-    Options {
-        preset: String::from("lazy-cost"),
-        victim: Victim::Cost,
-        super_group: SuperGroup::Victim,
-        ..lazy_biggest()
-    }
-}
-
-/// Lazy-Split LRU with the values of its paper: half of the memory is cold (section 4.1), the
-/// changes of a leaf may grow to three times the leaf's size (section 3.2.2), a leaf in memory
-/// begins with its base.
-fn ls_lru() -> Options {
-    Options {
-        preset: String::from("ls-lru"),
-        append_scheme: Appends::default(),
-        frame_share: 0.05,
-        victim: Victim::Cover,
-        unit_pages: 3.0,
-        merge_batch: 0.0,
-        replacement: Replacement::LsLru,
-        replacement_window: 0.5,
-        budget: Budget::Shared,
-        absent: AbsentLeaf::ReadOnce,
-        relocation: RelocationFolding::Keep,
-        commit: CommitBy::Log,
-        ..Options::default()
-    }
+fn named(preset: &str) -> Options {
+    Options { preset: preset.to_owned(), ..Options::default() }
 }
 
 impl Options {
@@ -736,10 +362,33 @@ impl Options {
         self
     }
 
+    /// The same options with another way of wear levelling.
+    #[must_use]
+    pub fn with_wear_levelling(mut self, levelling: WearLevelling) -> Self {
+        self.wear_levelling = levelling;
+        self
+    }
+
+    /// The techniques of the engine, for the lab and for experiments.
+    #[doc(hidden)]
+    #[must_use]
+    pub fn techniques(&self) -> &Techniques {
+        &self.techniques
+    }
+
+    /// The same options with other techniques, for the lab and for experiments.
+    #[doc(hidden)]
+    #[must_use]
+    pub fn with_techniques(mut self, change: impl FnOnce(&mut Techniques)) -> Self {
+        change(&mut self.techniques);
+        self
+    }
+
     /// Most bytes of memory that changes may take.
     pub(crate) fn changes_max(&self) -> usize {
-        match self.budget {
-            Budget::Divided => (self.memory as f64 * (1.0 - self.frame_share)) as usize,
+        let Techniques { budget, frame_share, .. } = &self.techniques;
+        match budget {
+            Budget::Divided => (self.memory as f64 * (1.0 - frame_share)) as usize,
             Budget::Adaptive | Budget::Shared => self.memory,
         }
     }
@@ -749,13 +398,6 @@ impl Options {
     #[must_use]
     pub fn with_log_pages(mut self, log_pages: u32) -> Self {
         self.log_pages = log_pages;
-        self
-    }
-
-    /// The same options with another victim policy of garbage collection.
-    #[must_use]
-    pub fn with_collection(mut self, collection: Collection) -> Self {
-        self.collection = collection;
         self
     }
 
@@ -774,121 +416,60 @@ impl Options {
     /// `OutOfRange`, `Capability` or `TooLittleMemory`.
     pub fn require(&self, device: &impl Nand) -> Result<(), OptionsError> {
         let page_size = device.geometry().page_size as usize * self.parts as usize;
-        let share = |value: f64| (0.0..=1.0).contains(&value);
-        let refuse =
-            |option, value: String, must| Err(OptionsError::OutOfRange { option, value, must });
+        let refuse = OptionsError::out_of_range;
         if !(1..=8).contains(&self.parts) {
-            return refuse("parts", self.parts.to_string(), "between 1 and 8");
+            return Err(refuse("parts", self.parts.to_string(), "between 1 and 8"));
         }
         if page_size > crate::node::PAGE_SIZE_MAX {
             let must = "so few that a logical page has at most 32 KiB";
-            return refuse("parts", self.parts.to_string(), must);
+            return Err(refuse("parts", self.parts.to_string(), must));
         }
-        if !share(self.frame_share) || self.frame_share == 0.0 {
-            return refuse("frame_share", self.frame_share.to_string(), "above 0 and at most 1");
-        }
-        if !share(self.uncommitted_share) || self.uncommitted_share == 0.0 {
-            let value = self.uncommitted_share.to_string();
-            return refuse("uncommitted_share", value, "above 0 and at most 1");
-        }
-        if !share(self.replacement_window) {
-            let value = self.replacement_window.to_string();
-            return refuse("replacement_window", value, "between 0 and 1");
-        }
-        if !(self.unit_pages == 0.0 || (1.0..=UNIT_PAGES_MAX).contains(&self.unit_pages)) {
-            let must = "0, or between 1 and 1000";
-            return refuse("unit_pages", self.unit_pages.to_string(), must);
-        }
-        if !(0.0..=0.5).contains(&self.merge_batch) {
-            return refuse("merge_batch", self.merge_batch.to_string(), "between 0 and 0.5");
-        }
-        if self.victim == Victim::Cover && self.super_group != SuperGroup::Off {
-            let value = if self.super_group == SuperGroup::All { "all" } else { "victim" };
-            return refuse("super_group", value.to_owned(), "off where victim is cover");
-        }
-        if self.replacement == Replacement::LsLru && self.frames != FrameKind::Base {
-            return refuse("frames", "ahead".to_owned(), "base where replacement is ls-lru");
-        }
-        if self.replacement == Replacement::LsLru && self.budget != Budget::Shared {
-            let value = if self.budget == Budget::Divided { "divided" } else { "adaptive" };
-            return refuse("budget", value.to_owned(), "shared where replacement is ls-lru");
-        }
-        if self.replacement == Replacement::LsLru && self.merge_to != MergeTo::Flash {
-            return refuse("merge_to", "frame".to_owned(), "flash where replacement is ls-lru");
-        }
-        if !share(self.group_fill) {
-            return refuse("group_fill", self.group_fill.to_string(), "between 0 and 1");
+        if !(0.0..=1.0).contains(&self.group_fill) {
+            return Err(refuse("group_fill", self.group_fill.to_string(), "between 0 and 1"));
         }
         if self.group_delay > GROUP_DELAY_MAX {
-            let must = "a minute at most";
-            return refuse("group_delay", format!("{:?}", self.group_delay), must);
+            let value = format!("{:?}", self.group_delay);
+            return Err(refuse("group_delay", value, "a minute at most"));
         }
-        if self.commit == CommitBy::Flags
-            && let Some(lack) = flag_lack(&device.geometry(), &device.capabilities())
-        {
-            let preset = self.preset.clone();
-            let capability = capability_of(lack);
-            return Err(OptionsError::Capability {
-                preset,
-                capability,
-                instead: "flagstone-claims",
-            });
-        }
-        self.require_slots(device, self.append_scheme.records_min())?;
+        self.techniques.require(self, device)?;
         let size_min = MEMORY_PAGES_MIN * page_size;
         if self.memory < size_min {
             return Err(OptionsError::TooLittleMemory { size: self.memory, size_min });
         }
         Ok(())
     }
-}
 
-impl Options {
     /// Checks that `device` carries the appends that these options ask for, including the appends
     /// that `auto` makes only where a device carries them.
     ///
     /// # Errors
     ///
     /// `Capability`.
+    #[doc(hidden)]
     pub fn require_appends(&self, device: &impl Nand) -> Result<(), OptionsError> {
-        self.require_slots(device, self.append_scheme.records_max())
-    }
-
-    fn require_slots(&self, device: &impl Nand, slots: u8) -> Result<(), OptionsError> {
-        match append_lack(&device.geometry(), &device.capabilities(), slots) {
-            Some(lack) if slots > 0 => Err(OptionsError::Capability {
-                preset: self.preset.clone(),
-                capability: appends::capability_of(lack),
-                instead: if self.preset.starts_with("ipa") { "ipa-0x0" } else { "flagstone" },
-            }),
-            _ => Ok(()),
-        }
+        self.techniques.require_appends(&self.preset, device)
     }
 
     /// Checks that the scheme is `auto` or `0x0` for all tables: other forms belong to the lab's
     /// classic engine.
     pub(crate) fn require_own_appends(&self) -> Result<(), OptionsError> {
-        let Appends { scheme, tables } = &self.append_scheme;
-        if matches!(scheme, AppendScheme::None | AppendScheme::Auto) && tables.is_empty() {
-            return Ok(());
-        }
-        let (option, value) = ("append_scheme", self.append_scheme.to_string());
-        let must = "auto or 0x0 with this preset; others are for those called ipa-…";
-        Err(OptionsError::OutOfRange { option, value, must })
+        self.techniques.require_own_appends()
     }
 }
 
-/// Largest limit of the changes that wait for one leaf, in pages.
-const UNIT_PAGES_MAX: f64 = 1000.0;
+impl OptionsError {
+    pub(crate) fn out_of_range(option: &'static str, value: String, must: &'static str) -> Self {
+        Self::OutOfRange { option, value, must }
+    }
+}
 
-/// The capability that a device lacks for commits by flag.
-fn capability_of(lack: FlagLack) -> &'static str {
-    match lack {
-        FlagLack::Cells => "cells of one bit each, programmed page by page, for commit flags",
-        FlagLack::PartialPrograms => "a second program of the spare area (NOP) for commit flags",
-        FlagLack::ReprogramOrder => "later programs in any order for commit flags",
-        FlagLack::IsolatedCuts => "partial programs whose cut harms nothing else for commit flags",
-        FlagLack::RawSpare => "38 spare bytes outside the ECC for commit flags",
+/// Checks a share of the memory that must not be nothing.
+fn share_of(option: &'static str, value: f64) -> Result<(), OptionsError> {
+    match value > 0.0 && value <= 1.0 {
+        true => Ok(()),
+        false => {
+            Err(OptionsError::out_of_range(option, value.to_string(), "above 0 and at most 1"))
+        }
     }
 }
 

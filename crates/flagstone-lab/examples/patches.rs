@@ -87,8 +87,8 @@ fn database(
     let geometry = profile.geometry;
     let memory = (f64::from(rows) * row_size / 10.0) as usize;
     let log_pages = 2 * memory as u32 / geometry.page_size;
-    let options = Options { log_pages, uncommitted_share: 0.5, ..Options::default() };
-    let options = options.with_memory(memory).with_seed(seed);
+    let options = Options::default().with_memory(memory).with_log_pages(log_pages).with_seed(seed);
+    let options = options.with_techniques(|techniques| techniques.uncommitted_share = 0.5);
     let pages = f64::from(rows) * row_size / (f64::from(geometry.page_size) * LEAF_USE) / FILL;
     let blocks = (pages as u32 + log_pages) / geometry.pages_per_block + 14;
     let chip = EccNand::simulated(&profile.clone().with_block_count(blocks)?, seed)?;

@@ -532,7 +532,7 @@ impl BenchConfig {
     fn require_device_for(&self, options: &Options) -> Result<(), BenchError> {
         let engine = preset::engine_of(options);
         if matches!(engine, EngineKind::Shadow(..) | EngineKind::Records(_))
-            && options.append_scheme.records_max() > 0
+            && options.techniques().append_scheme.records_max() > 0
         {
             let must = "0x0 with this preset; those that append are called ipa-…";
             return Err(BenchError::Config { option: "append_scheme", must });

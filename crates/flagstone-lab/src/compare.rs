@@ -17,8 +17,9 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
-use flagstone::{Durability, Options, OptionsError, Replacement, SuperGroup, Victim};
+use flagstone::{Durability, Options, OptionsError};
 use flagstone_nand::{Counters, Profile, ProfileError, Timing};
+use flagstone_opponents::policies::{ReplacementRule, SuperGroup, VictimRule, WithPolicies as _};
 use serde::Serialize;
 
 use crate::bench::{self, BenchConfig, BenchError, Images, MemoryBudget, Start, Warmup};
@@ -185,10 +186,10 @@ fn named(value: impl Serialize) -> String {
 }
 
 /// Orders in which frames leave: quick comparisons leave out the ones near others.
-const fn replacements(effort: Effort) -> &'static [Replacement] {
+const fn replacements(effort: Effort) -> &'static [ReplacementRule] {
     match effort {
-        Effort::Full => &Replacement::ALL,
-        Effort::Quick => &[Replacement::Lru, Replacement::Cflru],
+        Effort::Full => &ReplacementRule::ALL,
+        Effort::Quick => &[ReplacementRule::Lru, ReplacementRule::Cflru],
     }
 }
 
@@ -203,21 +204,23 @@ pub fn policies(effort: Effort) -> Result<Vec<Policy>, OptionsError> {
         Policy::new("lazy-biggest", preset::options("lazy-biggest")?),
         Policy::new("lazy-cost", preset::options("lazy-cost")?),
     ];
-    let whole_pages = replacements(effort).iter().filter(|order| **order != Replacement::LsLru);
+    let whole_pages = replacements(effort).iter().filter(|order| **order != ReplacementRule::LsLru);
     for replacement in whole_pages.copied() {
-        let options = Options { replacement, ..preset::options("traditional")? };
+        let options = preset::options("traditional")?
+            .with_policies(|policies| policies.replacement = replacement);
         policies.push(Policy::new(format!("traditional, {}", named(replacement)), options));
     }
-    for victim in Victim::ALL {
+    for victim in VictimRule::ALL {
         for replacement in replacements(effort).iter().copied() {
-            let super_group = SuperGroup::Off;
-            let options = match replacement {
+            let base = match replacement {
                 // One order for frames and changes: a frame holds nothing that flash lacks.
-                Replacement::LsLru => Options { victim, super_group, ..preset::options("ls-lru")? },
-                _ => {
-                    Options { victim, replacement, super_group, ..preset::options("lazy-biggest")? }
-                }
+                ReplacementRule::LsLru => "ls-lru",
+                _ => "lazy-biggest",
             };
+            let options = preset::options(base)?.with_policies(|policies| {
+                (policies.victim, policies.replacement) = (victim, replacement);
+                policies.super_group = SuperGroup::Off;
+            });
             let name = format!("{}, {}", named(victim), named(replacement));
             policies.push(Policy::new(name, options));
         }
@@ -237,7 +240,11 @@ struct Cell {
 
 /// The first run that does the same as the run at `at`: two names may mean one policy.
 fn first_alike(all: &[Cell], at: usize) -> usize {
-    let unnamed = |options: &Options| Options { preset: String::new(), ..options.clone() };
+    let unnamed = |options: &Options| {
+        let mut options = options.clone();
+        options.preset.clear();
+        options
+    };
     let is_alike = |other: &Cell| match (&other.policy.engine, &all[at].policy.engine) {
         _ if other.dialect != all[at].dialect => false,
         (Engine::Options(one), Engine::Options(two)) => {
@@ -336,7 +343,7 @@ fn cost_of(
     config.seed = request.seed;
     let measured = match &cell.policy.engine {
         Engine::Options(options) => {
-            let options = Options { durability: Durability::Deferred, ..Options::clone(options) };
+            let options = Options::clone(options).with_durability(Durability::Deferred);
             bench::run(&config, &options, &mut |_| ())
                 .map(|run| (Cost::of(&run, timing), run.config.memory))
         }

@@ -16,7 +16,8 @@
 
 use std::time::Instant;
 
-use flagstone::{CommitBy, OpenError, Options, OptionsError};
+use flagstone::{OpenError, Options, OptionsError};
+use flagstone_engine::CommitBy;
 use flagstone_nand::{
     CellMode, Crashable, EccNand, EccOwner, Nand, NandError, OpenDeviceError, Profile,
     ProfileError, SegmentFile, SimNand, SimSsd, SimStorage, Translation,
@@ -308,11 +309,14 @@ pub fn small(mut options: Options, device: &impl Nand) -> Options {
         EngineKind::Flagstone | EngineKind::Shadow(..) | EngineKind::Records(_) => LOG_PAGES,
         EngineKind::Classic(_) => CLASSIC_LOG_PAGES,
     };
-    options.frame_share = FRAME_SHARE;
-    if is_claiming(&options) {
-        // A transaction that spills is not claimed.
-        (options.frame_share, options.uncommitted_share) = CLAIM_SHARES;
-    }
+    let is_claiming = is_claiming(&options);
+    let options = options.with_techniques(|techniques| {
+        techniques.frame_share = FRAME_SHARE;
+        if is_claiming {
+            // A transaction that spills is not claimed.
+            (techniques.frame_share, techniques.uncommitted_share) = CLAIM_SHARES;
+        }
+    });
     options.with_memory(memory_pages * page_size)
 }
 
@@ -324,14 +328,16 @@ fn mix_of(options: &Options) -> Mix {
         EngineKind::Shadow(..) => Mix { savepoints: 0, large: 0, pieces: 0, ..Mix::default() },
         EngineKind::Records(_) => Mix { savepoints: 0, large: 0, ..Mix::default() },
         EngineKind::Flagstone if is_claiming(options) => script::CLAIMS,
-        EngineKind::Classic(_) if options.append_scheme.records_max() > 0 => script::APPENDS,
+        EngineKind::Classic(_) if options.techniques().append_scheme.records_max() > 0 => {
+            script::APPENDS
+        }
         EngineKind::Flagstone | EngineKind::Classic(_) => Mix::default(),
     }
 }
 
 /// Whether commits claim every leaf that they can.
 fn is_claiming(options: &Options) -> bool {
-    matches!(options.commit, CommitBy::Claims | CommitBy::Flags)
+    matches!(options.techniques().commit, CommitBy::Claims | CommitBy::Flags)
 }
 
 /// A chip as the explorer uses it: the profile with few blocks.

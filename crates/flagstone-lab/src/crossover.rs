@@ -11,7 +11,8 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::fmt::Write as _;
 use std::path::Path;
 
-use flagstone::{CommitBy, Database, EngineError, OpenError, Options, OptionsError, Table};
+use flagstone::{Database, EngineError, OpenError, Options, OptionsError, Table};
+use flagstone_engine::CommitBy;
 use flagstone_nand::{EccNand, Profile, ProfileError, SimNand};
 use flagstone_space::{Cause, SpaceError, blocks_needed};
 use rand_pcg::Pcg64Mcg;
@@ -244,12 +245,10 @@ fn chip(
 fn run(profile: &Profile, request: &Request, cell: Cell) -> Result<Cost, CrossoverError> {
     let memory = memory(request.effort);
     let log_pages = 2 * memory as u32 / profile.geometry.page_size;
-    let options = Options {
-        commit: cell.commit,
-        log_pages,
-        uncommitted_share: 0.5,
-        ..Options::default().with_memory(memory).with_seed(request.seed)
-    };
+    let options = Options::default().with_memory(memory).with_log_pages(log_pages);
+    let options = options.with_seed(request.seed).with_techniques(|techniques| {
+        (techniques.commit, techniques.uncommitted_share) = (cell.commit, 0.5);
+    });
     let chip = chip(profile, &options, request)?;
     options.require(&chip)?;
     let database = Database::create_on(chip, &options)?;

@@ -1,13 +1,19 @@
 //! Presets of every engine that the lab can run: one table for `bench`, `crash` and `presets`.
 //!
-//! The engine's own presets come first, as they are. Presets of the lab's engines live here, since
-//! only the lab has the engines. A preset is plain [`Options`]; which engine they are for follows
+//! The engine's own presets come first, as they are; then those of the papers that run on it, with
+//! guests for policies. Presets of the lab's engines live here, since only the lab has the engines. A preset is plain [`Options`]; which engine they are for follows
 //! from the preset's name, which they carry.
 
-use flagstone::{AppendScheme, Appends, Options, OptionsError, PRESETS};
+use flagstone::{Options, OptionsError, PRESETS};
+use flagstone_engine::{AppendScheme, Appends, Techniques};
+use flagstone_nand::nearest;
 
 use flagstone_opponents::evidence::Flags;
+use flagstone_opponents::policies::PolicyOptions;
+use flagstone_opponents::presets;
 use flagstone_opponents::shadow::ShadowProtocol;
+use serde::Serialize;
+use serde_json::{Map, Value};
 
 use crate::classic::Locking;
 
@@ -113,9 +119,6 @@ const LAB: &[Preset] = &[
     },
 ];
 
-/// Commits between two checkpoints of a classic engine: as in the presets of on-the-fly redo.
-const CHECKPOINT_COMMITS: u64 = 5_000;
-
 /// Every preset, the default one first.
 pub fn all() -> impl Iterator<Item = Preset> {
     let own = PRESETS.iter().map(|preset| Preset {
@@ -123,7 +126,19 @@ pub fn all() -> impl Iterator<Item = Preset> {
         summary: preset.summary,
         engine: EngineKind::Flagstone,
     });
-    own.chain(LAB.iter().copied())
+    let papers = presets::PRESETS.iter().map(|preset| Preset {
+        name: preset.name,
+        summary: preset.summary,
+        engine: EngineKind::Flagstone,
+    });
+    own.chain(papers).chain(LAB.iter().copied())
+}
+
+/// Names of the presets that the shipped engine runs, with guests or without.
+#[must_use]
+pub fn flagstone() -> Vec<&'static str> {
+    let own = all().filter(|preset| preset.engine == EngineKind::Flagstone);
+    own.map(|preset| preset.name).collect()
 }
 
 /// The engine that options are for.
@@ -139,14 +154,57 @@ pub fn engine_of(options: &Options) -> EngineKind {
 ///
 /// `UnknownPreset`, with the name that was probably meant.
 pub fn options(name: &str) -> Result<Options, OptionsError> {
-    match LAB.iter().find(|preset| preset.name == name) {
-        Some(preset) => Ok(Options {
-            preset: preset.name.to_owned(),
-            checkpoint_commits: CHECKPOINT_COMMITS,
-            append_scheme: appends_of(preset.name),
-            ..Options::default()
-        }),
-        None => Options::preset(name),
+    if let Some(preset) = LAB.iter().find(|preset| preset.name == name) {
+        // As often as in on-the-fly redo.
+        let mut options =
+            Options::default().with_checkpoint_commits(presets::OTF_CHECKPOINT_COMMITS);
+        options.preset = preset.name.to_owned();
+        let appends = appends_of(preset.name);
+        return Ok(options.with_techniques(|techniques| techniques.append_scheme = appends));
+    }
+    if let Some(options) = presets::options(name) {
+        return Ok(options);
+    }
+    Options::preset(name).map_err(|_| OptionsError::UnknownPreset {
+        name: name.to_owned(),
+        nearest: nearest(name, all().map(|preset| preset.name)),
+    })
+}
+
+/// Every setting of an experiment by name: the options of a user, the techniques of the engine, and the
+/// configuration of its guests.
+///
+/// # Errors
+///
+/// Only if one of these had no serde form.
+pub fn settings(options: &Options) -> Result<Map<String, Value>, serde_json::Error> {
+    let mut settings = fields(options)?;
+    settings.extend(fields(options.techniques())?);
+    settings.extend(fields(&PolicyOptions::of(options))?);
+    Ok(settings)
+}
+
+/// The options that these settings describe.
+///
+/// # Errors
+///
+/// When a value has the wrong type, is none of the values allowed, or stands for no setting.
+pub fn of_settings(mut settings: Map<String, Value>) -> Result<Options, serde_json::Error> {
+    let mut taken = |names: Map<String, Value>| {
+        let parts = names.into_iter().filter_map(|(name, _)| settings.remove_entry(&name));
+        Value::Object(parts.collect())
+    };
+    let techniques: Techniques = serde_json::from_value(taken(fields(&Techniques::default())?))?;
+    let policies: PolicyOptions =
+        serde_json::from_value(taken(fields(&PolicyOptions::default())?))?;
+    let options: Options = serde_json::from_value(Value::Object(settings))?;
+    Ok(policies.apply_to(options.with_techniques(|own| *own = techniques)))
+}
+
+fn fields(value: &impl Serialize) -> Result<Map<String, Value>, serde_json::Error> {
+    match serde_json::to_value(value)? {
+        Value::Object(fields) => Ok(fields),
+        _ => Ok(Map::new()),
     }
 }
 
@@ -172,5 +230,13 @@ mod tests {
             assert_eq!(engine_of(&options(preset.name).unwrap()), preset.engine);
         }
         assert!(options("berkeley").is_err());
+    }
+
+    #[test]
+    fn settings_describe_the_options_of_every_preset() {
+        for preset in all() {
+            let options = options(preset.name).unwrap();
+            assert_eq!(of_settings(settings(&options).unwrap()).unwrap(), options);
+        }
     }
 }

@@ -14,7 +14,8 @@
 use std::hint::black_box;
 use std::time::Instant;
 
-use flagstone::{Appends, Budget, Database, Durability, Engine, Options, Table, Xid};
+use flagstone::{Database, Durability, Engine, Options, Table, Xid};
+use flagstone_engine::{Appends, Budget};
 use flagstone_nand::{Profile, SimNand};
 
 const KEYS: u64 = 1_000_000;
@@ -43,14 +44,11 @@ fn main() {
     let rounds = arguments.next().map_or(ROUNDS, |rounds| rounds as u32);
     let profile = Profile::named("slc-2k").unwrap().with_block_count(12_288).unwrap();
     let no_appends = std::env::args().any(|argument| argument == "no-appends");
-    let options = Options {
-        append_scheme: if no_appends { Appends::default() } else { Appends::auto() },
-        budget: Budget::Divided,
-        frame_share: 0.3,
-        log_pages: 262_144,
-        durability: Durability::Deferred,
-        ..Options::default().with_memory(512 << 20)
-    };
+    let options = Options::default().with_memory(512 << 20).with_log_pages(262_144);
+    let options = options.with_durability(Durability::Deferred).with_techniques(|techniques| {
+        techniques.append_scheme = if no_appends { Appends::default() } else { Appends::auto() };
+        (techniques.budget, techniques.frame_share) = (Budget::Divided, 0.3);
+    });
     let database = Database::create_on(SimNand::new(&profile, 1), &options).unwrap();
     let table = database.table("rows").unwrap();
     let mut keys = Keys { state: 1, count };

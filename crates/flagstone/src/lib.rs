@@ -70,14 +70,12 @@ pub use flagstone_derive::{Key, Value};
 pub use flagstone_engine::salvage::{DoubtCause, MissingCause};
 #[doc(inline)]
 pub use flagstone_engine::{
-    AbsentLeaf, Allowance, AppendScheme, Appends, AtLimit, BadScheme, Budget, CheckFault,
-    CheckReport, Collection, CommitBy, Compaction, Corruption, DecodeError, Descriptor, Direction,
-    Durability, Engine, EngineError, EngineStats, Fetch, Fetched, FileLock, Flush, FrameKind,
-    IndexFault, Memory, MergeTo, OpenError, Options, OptionsError, PRESETS, Preset, REGION_SYSTEM,
-    REGION_TABLES, REGION_VALUES, Read, ReadNumber, RecoveryReport, RelocationFolding, Replacement,
-    Row, RowPart, RowValue, Runtime, Savepoint, ScanRange, SeededBug, SnapshotId, SpaceGuard,
-    SplitTime, Step, Stop, SuperGroup, Table, Ticket, VerifyOnOpen, Victim, Wait, WearBudget,
-    WearLevelling, WearStatus, Work, WriteCount, Xid,
+    Allowance, AtLimit, CheckFault, CheckReport, Corruption, DecodeError, Descriptor, Direction,
+    Durability, Engine, EngineError, EngineStats, Fetch, Fetched, FileLock, Flush, IndexFault,
+    Memory, OpenError, Options, OptionsError, PRESETS, Preset, REGION_SYSTEM, REGION_TABLES,
+    REGION_VALUES, Read, ReadNumber, RecoveryReport, Row, RowPart, RowValue, Runtime, Savepoint,
+    ScanRange, SeededBug, SnapshotId, SpaceGuard, Step, Stop, Table, Ticket, VerifyOnOpen, Wait,
+    WearBudget, WearLevelling, WearStatus, Work, Xid,
 };
 #[doc(inline)]
 pub use flagstone_space::{Bill, Cause};

@@ -185,8 +185,10 @@ fn values_outside_their_range_are_refused() {
     for arguments in [
         vec!["create", &new, "--capacity", "lots"],
         vec!["create", &new, "--memory", "1 parsec"],
-        vec!["create", &new, "-o", "frames=sideways"],
-        vec!["create", &new, "-o", "frame_share=2"],
+        vec!["create", &new, "-o", "durability=sideways"],
+        vec!["create", &new, "-o", "group_fill=2"],
+        vec!["create", &new, "-o", "frames=ahead"],
+        vec!["bench", "tpcb", "-o", "frames=sideways"],
         vec!["create", &new, "--device", "sim"],
         vec!["bench", "tpch"],
         vec!["bench", "tpcb", "--fill", "7"],

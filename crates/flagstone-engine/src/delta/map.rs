@@ -47,26 +47,28 @@ pub(crate) struct DeltaSize {
 
 /// Keys from `low` (inclusive) to `high` (exclusive; `None` is infinity).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct KeyRange<'a> {
+pub struct KeyRange<'a> {
     /// First key inside.
-    pub(crate) low: &'a [u8],
+    pub low: &'a [u8],
     /// First key above the range, if any.
-    pub(crate) high: Option<&'a [u8]>,
+    pub high: Option<&'a [u8]>,
 }
 
 impl KeyRange<'_> {
     /// Every key.
-    pub(crate) const ALL: KeyRange<'static> = KeyRange { low: &[], high: None };
+    pub const ALL: KeyRange<'static> = KeyRange { low: &[], high: None };
 
     /// Whether `key` lies inside.
     #[inline]
-    pub(crate) fn contains(&self, key: &[u8]) -> bool {
+    #[must_use]
+    pub fn contains(&self, key: &[u8]) -> bool {
         self.low <= key && self.is_below_high(key)
     }
 
     /// Whether `key` lies below the upper end.
     #[inline]
-    pub(crate) fn is_below_high(&self, key: &[u8]) -> bool {
+    #[must_use]
+    pub fn is_below_high(&self, key: &[u8]) -> bool {
         self.high.is_none_or(|high| key < high)
     }
 }

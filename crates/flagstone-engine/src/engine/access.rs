@@ -207,12 +207,12 @@ impl Engine {
         self.root_of(table)?;
         self.lock(xid, Target::Record { tree: table.id, key }, Mode::Exclusive)?;
         self.admit_write(xid)?;
-        let is_read = match self.options.absent {
+        let is_read = match self.options.techniques.absent {
             _ if self.holds_images_ahead() => true,
             AbsentLeaf::Wait => false,
             // An engine that changes pages in memory reads them first.
             AbsentLeaf::Read => true,
-            AbsentLeaf::ReadOnce => !self.has_unit(table, key)?,
+            AbsentLeaf::ReadOnce => !self.has_waiting(table, key)?,
         };
         if is_read {
             self.leaf_for(table, Seek::At(key))?;
@@ -247,7 +247,7 @@ impl Engine {
         upto: Lsn,
     ) -> Step<Option<Value>> {
         self.load_runs_at(table, key)?;
-        self.note_query(table, key);
+        self.tell_query(table, key);
         let recovered = self.recovered;
         let is_settled = |lsn: Lsn| lsn > recovered && lsn <= upto;
         let whole = |(lsn, op): (Lsn, Op<'_>)| is_settled(lsn) && !matches!(op, Op::Patch(_));
@@ -367,7 +367,7 @@ impl Engine {
             || self.leaf_sought(table, Seek::At(key), see).is_ok()
             || self.holds_delta(table, key);
         if is_there {
-            self.note_query(table, key);
+            self.tell_query(table, key);
             path.into_iter().flatten().for_each(|index| self.pool.touch(index));
         }
     }

@@ -35,7 +35,7 @@ impl Append {
 impl Engine {
     /// Leaves take appends from now on, as far as the options want it.
     pub(crate) fn carry_appends(&mut self, room: AppendRoom) {
-        if self.options.append_scheme.records_max() > 0 {
+        if self.options.techniques.append_scheme.records_max() > 0 {
             self.append_room = room;
         }
     }

@@ -270,12 +270,11 @@ impl Engine {
         op: Op<'_>,
         lsn: flagstone_space::Lsn,
     ) {
-        let growth = self.growth_at_hand(table, key, op);
+        self.tell_delta_comes(table, key, op);
         if self.snapshots.take_changed() {
             self.refresh_floors();
         }
         let Some(tree) = self.trees.get_mut(table.id as usize) else { return };
-        self.planner.note_delta(table, key, op, growth);
         self.newest_delta = self.newest_delta.max(lsn);
         let before = tree.deltas.size();
         let dropped = tree.deltas.insert(key, op, lsn, &self.floors);
@@ -284,7 +283,7 @@ impl Engine {
         if !dropped.is_empty() {
             self.drop_refs(dropped, lsn);
         }
-        self.follow_unit(table, key);
+        self.tell_delta_came(table, key);
     }
 
     /// Whether some tree names `page` as its root.

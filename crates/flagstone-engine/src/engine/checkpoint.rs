@@ -471,7 +471,7 @@ impl Engine {
     /// Whether the log's tail should be cut, or restart may have to merge (rule D11): a second tail as
     /// long may come before the cycle ends. Copying would not shorten the tail.
     fn is_tail_long(&self) -> bool {
-        self.options.compaction == Compaction::Merge
+        self.options.techniques.compaction == Compaction::Merge
             && self.cycle.tail_size > self.replay_size_max() / TAIL_SHARE
     }
 
@@ -528,7 +528,7 @@ impl Engine {
             || self.is_log_full()
             || self.lacks_room_for_copies()
             || self.are_many_apart()
-            || self.options.compaction == Compaction::Merge;
+            || self.options.techniques.compaction == Compaction::Merge;
         self.cycle.phase = match merges {
             false => Phase::Copying { tree: 0, after: None },
             true => Phase::Merging { tree: 0, from: Vec::new() },

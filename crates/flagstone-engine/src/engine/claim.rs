@@ -291,7 +291,7 @@ impl Engine {
         {
             return false;
         }
-        match self.options.commit {
+        match self.options.techniques.commit {
             CommitBy::Log => false,
             CommitBy::Claims | CommitBy::Flags => true,
             CommitBy::Auto => {
@@ -315,7 +315,7 @@ impl Engine {
             let gain = own.prospect.gain;
             let left = changes.saturating_sub(own.prospect.looked_bytes);
             let gain_max = gain + self.commit_costs.log_pages(left, self.view.log_page_size);
-            if self.options.commit == CommitBy::Auto && gain_max < 1.0 {
+            if self.options.techniques.commit == CommitBy::Auto && gain_max < 1.0 {
                 return Ok(None);
             }
             let (table, user_key) = split_private_key(&key);
@@ -477,7 +477,7 @@ impl Engine {
             && !self.busy.contains(&place.page)
             && !self.planner.passes_over(place.page)
             && self.may_claim(xid, self.claimed_page_count() + pages);
-        if !is_possible || self.options.commit != CommitBy::Auto {
+        if !is_possible || self.options.techniques.commit != CommitBy::Auto {
             return Ok(f64::from(u8::from(is_possible)));
         }
         if own > self.payload_size * 2 {
@@ -614,7 +614,7 @@ impl Engine {
     /// deltas only grow until then. The leaf counts all the same when a claim is weighed: other leaves
     /// are written along with it.
     fn is_left_alone(&self, xid: Xid, page: LogicalPage, inside: KeyRange<'_>) -> bool {
-        self.options.commit == CommitBy::Auto
+        self.options.techniques.commit == CommitBy::Auto
             && self.must_split.contains(&page)
             && !self.may_become_several(xid, inside)
     }
@@ -669,7 +669,7 @@ impl Engine {
     fn may_flag(&self, claim: &Claim) -> bool {
         let is_possible = !claim.has_rest && self.view.carries_flags;
         is_possible
-            && match self.options.commit {
+            && match self.options.techniques.commit {
                 CommitBy::Flags => true,
                 CommitBy::Auto => self.durable() >= self.committed,
                 CommitBy::Log | CommitBy::Claims => false,

@@ -292,7 +292,7 @@ impl Engine {
         let index = self.pool.insert(page, lsn, image, class);
         self.pool.set_background(is_background);
         if class == Class::Leaf {
-            self.measure_unit(index);
+            self.tell_base(index);
         }
         self.pool.shrink(self.frames_max());
         self.note_memory();
@@ -313,7 +313,7 @@ impl Engine {
         if is_possible && !self.bugs.has(SeededBug::KeepStaleDeltas) {
             // The leaf is the same: its group changes only by the deltas that go.
             if self.drop_deltas(table, range, lsn) > 0 {
-                self.regroup(table, range);
+                self.tell_deltas_went(table, range);
             }
         }
     }
@@ -321,7 +321,7 @@ impl Engine {
     /// Removes the deltas of a range that its base holds; the leaves of the range may be others now.
     pub(crate) fn remove_deltas(&mut self, table: Table, range: KeyRange<'_>, upto: Lsn) -> usize {
         let count = self.drop_deltas(table, range, upto);
-        self.regroup(table, range);
+        self.tell_deltas_went(table, range);
         count
     }
 
@@ -334,13 +334,6 @@ impl Engine {
         self.growth.merged(totals.bytes, self.deltas_size + waiting);
         self.note_deltas_size(before, after);
         totals.count
-    }
-
-    /// The remaining deltas of a range lie in groups that have to be looked up.
-    pub(super) fn regroup(&mut self, table: Table, range: KeyRange<'_>) {
-        let Some(tree) = self.trees.get(table.id as usize) else { return };
-        self.planner.note_removed(table, range, tree.deltas.range(range).map(|entry| entry.key()));
-        self.follow_units(table, range);
     }
 }
 

@@ -19,10 +19,10 @@
 //! changed by another. Only one merge job is in preparation or being written at a time, so the
 //! comparison of the nodes already written with the nodes being prepared is exact.
 //!
-//! Victims, unless the options name a policy of the papers (`ledger`): a hand walks over the trees, one
-//! lowest inner node at a time. Among the leaves below the nodes that the hand passes, the leaf whose
-//! merge frees most memory for each page written is taken: the biggest group of a window, without any
-//! state a leaf, and bounded work a choice.
+//! Victims, unless a guest chooses them (`guest`): a hand walks over the trees, one lowest inner node at a
+//! time. Among the leaves below the nodes that the hand passes, the leaf whose merge frees most memory for
+//! each page written is taken: the biggest group of a window, without any state a leaf, and bounded work a
+//! choice.
 
 use std::collections::{BTreeMap, VecDeque};
 
@@ -37,23 +37,23 @@ use super::spill::SpillJob;
 use super::value::Release;
 use super::{Engine, Fetch, Step, Stop, Table};
 use crate::bugs::SeededBug;
-use crate::delta::{KeyRange, Op};
+use crate::delta::KeyRange;
 use crate::error::EngineError;
 use crate::lock::Xid;
 use crate::log;
 use crate::node::{Built, NodeView};
-use crate::options::Options;
+use crate::policy::VictimPolicy;
 pub(super) use choose::grown_by;
+pub use guest::{
+    Change, Chosen, Extent, LeafPlace, MergeSearch, MergeView, Siblings, VictimChoice,
+};
 use hashbrown::HashSet;
-use ledger::{GroupKey, Ledger};
 
 mod choose;
-mod cover;
+mod guest;
 mod install;
-mod ledger;
 mod prepare;
 mod reshape;
-mod units;
 
 /// One piece of background work that does I/O.
 #[derive(Debug)]
@@ -321,12 +321,10 @@ pub(crate) struct MergePlanner {
     key: Vec<u8>,
     /// Leaf chosen but not prepared yet: a page is being read for it, or the log written.
     target: Option<Target>,
-    /// Leaves that are to be merged with the last one chosen: a super group.
+    /// Leaves that are to be merged after the last one chosen.
     joined: VecDeque<Target>,
     /// Leaves that were written with nothing in them, each to be merged away.
     emptied: VecDeque<Target>,
-    /// Leaves read so far to find the members of a super group.
-    joining_reads: usize,
     /// Frames that wait until all their changes are durable; busy meanwhile.
     waiting: Vec<(LogicalPage, Lsn)>,
     /// Bytes that recent merges freed, on average: a window is passed over if its best leaf frees less
@@ -358,10 +356,8 @@ pub(crate) struct MergePlanner {
     no_spill: Option<EngineError>,
     /// A merge waits for the reshapes under way.
     awaits_installs: bool,
-    /// Groups of deltas by leaf, for policies that rank them all.
-    ledger: Ledger,
-    /// Groups that are still to be merged together: the rest of the set that was chosen last.
-    cover: VecDeque<GroupKey>,
+    /// Chooses leaves in place of the window.
+    guest: Option<Box<dyn VictimPolicy>>,
 }
 
 /// A search for a victim, as far as it has come. The search is kept while a page is read for it: the
@@ -375,36 +371,14 @@ struct Search {
 }
 
 impl MergePlanner {
-    pub(super) fn new(options: &Options, payload_size: usize) -> Self {
-        let ledger = Ledger::new(options.victim, options.super_group, payload_size);
-        Self { ledger: ledger.with_units(options), ..Self::default() }
+    /// A planner whose leaves are chosen by `guest`, or by its own window.
+    pub(super) fn new(guest: Option<Box<dyn VictimPolicy>>) -> Self {
+        Self { guest, ..Self::default() }
     }
 
-    /// Largest memory that the knowledge of groups has taken so far.
-    pub(super) fn groups_bytes_peak(&self) -> usize {
-        self.ledger.bytes_peak()
-    }
-
-    /// A delta came to a tree; its leaf grows by `growth` where that is known.
-    pub(super) fn note_delta(&mut self, table: Table, key: &[u8], op: Op<'_>, growth: Option<i64>) {
-        if self.ledger.is_on() {
-            let size = key.len() + op.encoded_size();
-            let growth = growth.unwrap_or_else(|| ledger::growth_by(key, op));
-            self.ledger.note(table.id, key, size, growth);
-        }
-    }
-
-    /// Deltas of a range went, and its leaves may be other ones now; the deltas of `left` stay.
-    pub(super) fn note_removed<'a>(
-        &mut self,
-        table: Table,
-        range: KeyRange<'_>,
-        left: impl Iterator<Item = &'a [u8]>,
-    ) {
-        if self.ledger.is_on() {
-            self.ledger.forget(table.id, range);
-            left.for_each(|key| self.ledger.list(table.id, key));
-        }
+    /// Largest memory that the guest has taken so far.
+    pub(super) fn guest_bytes_peak(&self) -> usize {
+        self.guest.as_ref().map_or(0, |guest| guest.bytes_peak())
     }
 
     /// The search goes on at a key of the same tree, or with the next tree.
@@ -528,7 +502,7 @@ const BATCH_LEAVES_MIN: usize = 4;
 const WINDOWS_MAX: usize = 4;
 
 /// A leaf below this share of its page, in percent, looks for a neighbour to merge with.
-pub(super) const UNDERFULL_PERCENT: usize = 25;
+pub const UNDERFULL_PERCENT: usize = 25;
 
 /// Merged neighbours fill at most this share of the page, in percent: room to grow again.
 const MERGED_PERCENT: usize = 80;
@@ -701,7 +675,8 @@ impl Engine {
     }
 
     fn must_merge(&self) -> bool {
-        let is_wanted = self.is_short() || self.planner.ledger.has_full();
+        let guest = self.planner.guest.as_ref();
+        let is_wanted = self.is_short() || guest.is_some_and(|guest| guest.has_due());
         is_wanted && self.has_deltas() && !self.is_out_of_pages()
     }
 
@@ -715,7 +690,7 @@ impl Engine {
         self.deltas_staying() > self.merges_above()
             || self.planner.is_in_batch && !self.is_closing()
             || self.growth.is_reclaiming()
-            || !self.planner.cover.is_empty()
+            || self.planner.guest.as_ref().is_some_and(|guest| guest.is_under_way())
             || self.pool.is_dry(self.frames_max())
     }
 
@@ -725,7 +700,7 @@ impl Engine {
     /// merges that are still possible are kept for the time when memory needs them (rule D7).
     fn note_batch(&mut self) {
         let (total, soft) = (self.deltas_staying(), self.merges_above());
-        let batch = (soft as f64 * self.options.merge_batch) as usize;
+        let batch = (soft as f64 * self.options.techniques.merge_batch) as usize;
         let is_worth =
             batch >= BATCH_LEAVES_MIN * self.payload_size && self.planner.lacking_pages.is_empty();
         let goes_on = is_worth && self.planner.is_in_batch && total > soft - batch;

@@ -20,17 +20,12 @@ use flagstone_space::{LogicalPage, Lsn, PageInfo};
 use hashbrown::HashMap;
 
 use super::memory_tuner::Ghosts;
-use crate::options::{Options, Replacement};
-use order::Order;
-pub(crate) use order::PageCosts;
-pub(crate) use places::Changes;
-use places::{Places, Urgency};
-use units::Units;
+use crate::policy::{Replacement, Urgency};
+pub(crate) use costs::PageCosts;
+pub use lru::Lru;
 
-mod cluster;
-mod order;
-mod places;
-mod units;
+mod costs;
+mod lru;
 
 /// Place of a frame in the pool; valid until the next call that may evict.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -93,17 +88,15 @@ pub(crate) struct References {
     pub(crate) missed: u64,
 }
 
-/// Memory a frame takes beside its image: the frame itself, its place in index and order.
-const FRAME_OVERHEAD: usize =
-    size_of::<Frame>() + 2 * size_of::<(LogicalPage, u32)>() + order::SPOT_SIZE;
+/// Memory of a frame's place in its order: links, page and age, whatever the policy keeps of them.
+const SPOT_SIZE: usize = 24;
 
-/// One part in this many of the memory that stays free for changes where frames and changes leave in one
-/// order: the next change finds room, and merges begin before frames have to make some.
-const SLACK_SHARE: usize = 16;
+/// Memory a frame takes beside its image: the frame itself, its place in index and order.
+const FRAME_OVERHEAD: usize = size_of::<Frame>() + 2 * size_of::<(LogicalPage, u32)>() + SPOT_SIZE;
 
 /// Leaves that stay however many inner nodes there are: one for a reader, and a merge's leaf with its
 /// siblings.
-pub(crate) const LEAVES_MIN: usize = 4;
+pub const LEAVES_MIN: usize = 4;
 
 /// Memory of a frame whose image has `image_size` bytes.
 pub(crate) const fn frame_size(image_size: usize) -> usize {
@@ -117,7 +110,7 @@ pub(crate) struct Pool {
     frames: Vec<Frame>,
     free: Vec<u32>,
     /// Orders of leaves and of inner nodes.
-    orders: [Box<dyn Places>; 2],
+    orders: [Box<dyn Replacement>; 2],
     /// Memory that stays free as long as a policy has victims that it gives readily.
     slack: usize,
     /// Device time for a page, for policies that weigh reads against writes.
@@ -149,21 +142,14 @@ thread_local! {
 }
 
 impl Pool {
-    pub(crate) fn new(options: &Options) -> Self {
-        let window = options.replacement_window;
-        let leaves: Box<dyn Places> = match options.replacement {
-            Replacement::LsLru => Box::new(Units::new(window)),
-            policy => Box::new(Order::new(policy, window)),
-        };
-        let slack = match options.replacement {
-            Replacement::LsLru => options.memory / SLACK_SHARE,
-            _ => 0,
-        };
+    /// An empty pool whose leaves are ordered by `leaves`.
+    pub(crate) fn new(leaves: Box<dyn Replacement>) -> Self {
+        let (slack, allows_shared_reads) = (leaves.slack(), leaves.allows_late_touch());
         Self {
             index: HashMap::new(),
             frames: Vec::new(),
             free: Vec::new(),
-            orders: [leaves, Box::new(Order::new(Replacement::Lru, 0.0))],
+            orders: [leaves, Box::<Lru>::default()],
             slack,
             costs: PageCosts::default(),
             ghosts: Ghosts::default(),
@@ -176,7 +162,7 @@ impl Pool {
             kept_leaves: 0,
             shared_hits: AtomicU64::new(0),
             shared_misses: AtomicU64::new(0),
-            allows_shared_reads: options.replacement == Replacement::Lru,
+            allows_shared_reads,
         }
     }
 
@@ -372,7 +358,7 @@ impl Pool {
             let (page, class) = (frame.page, frame.class);
             self.remove(page);
             self.ghosts.left(page, class, self.index.len());
-            self.orders[0].learn(self.costs);
+            self.orders[0].evicted(self.costs.of_access());
         }
         None
     }
@@ -395,28 +381,6 @@ impl Pool {
         self.bytes + self.slack > bytes_max && self.orders[0].is_dry()
     }
 
-    /// The leaf that leaves next as a whole, if changes wait for it.
-    pub(crate) fn tail(&self) -> Option<LogicalPage> {
-        self.orders[0].tail()
-    }
-
-    /// Leaves whose merge is due, by the pages that the merge writes, from `writes` on; among leaves
-    /// with equal writes, the leaf that frees most first.
-    pub(crate) fn due_from(
-        &self,
-        writes: u64,
-    ) -> impl Iterator<Item = (LogicalPage, Changes)> + '_ {
-        self.orders[0].due_from(writes)
-    }
-
-    /// The waiting changes of a leaf are others now, or were used.
-    pub(crate) fn note_changes(&mut self, page: LogicalPage, changes: Option<Changes>) {
-        match changes {
-            Some(changes) => self.orders[0].note_changes(page, changes),
-            None => self.orders[0].use_changes(page),
-        }
-    }
-
     /// The requests from now on are background work, or operations again.
     pub(crate) fn set_background(&mut self, is_background: bool) {
         self.is_background = is_background;
@@ -429,7 +393,7 @@ impl Pool {
     }
 
     /// Largest memory so far that the order of leaves takes beside frames.
-    pub(crate) fn units_bytes_peak(&self) -> usize {
+    pub(crate) fn order_bytes_peak(&self) -> usize {
         self.orders[0].bytes_peak()
     }
 
@@ -457,7 +421,7 @@ impl Pool {
         })
     }
 
-    fn order(&mut self, index: u32) -> &mut dyn Places {
+    fn order(&mut self, index: u32) -> &mut dyn Replacement {
         &mut *self.orders[self.frames[index as usize].class as usize]
     }
 }
@@ -472,7 +436,7 @@ mod tests {
 
     #[test]
     fn least_recently_used_leaves_go_first_and_inner_nodes_last() {
-        let mut pool = Pool::new(&Options::default());
+        let mut pool = Pool::new(Box::<Lru>::default());
         page_of(&mut pool, 1, Class::Inner);
         for number in 2..=6 {
             page_of(&mut pool, number, Class::Leaf);
@@ -490,7 +454,7 @@ mod tests {
 
     #[test]
     fn a_frame_ahead_of_flash_is_named_instead_of_evicted() {
-        let mut pool = Pool::new(&Options::default());
+        let mut pool = Pool::new(Box::<Lru>::default());
         page_of(&mut pool, 7, Class::Leaf);
         let index = pool.peek(LogicalPage(7)).unwrap();
         pool.mark_ahead(index, Lsn(5));
@@ -501,29 +465,11 @@ mod tests {
         assert_eq!(pool.shrink(0), None);
     }
 
-    /// Goal: a reader uses its page before that page leaves, where all others are ahead of flash and
-    /// clean ones leave first. Method: a window of all frames.
-    #[test]
-    fn a_page_just_read_outlives_frames_that_are_ahead_of_flash() {
-        for replacement in [Replacement::Cflru, Replacement::CflruAdaptive, Replacement::Cfdc] {
-            let options = Options { replacement, replacement_window: 1.0, ..Options::default() };
-            let mut pool = Pool::new(&options);
-            for number in 0..8 {
-                page_of(&mut pool, number, Class::Leaf);
-                pool.mark_ahead(pool.peek(LogicalPage(number)).unwrap(), Lsn(5));
-            }
-            let bytes = pool.bytes();
-            page_of(&mut pool, 8, Class::Leaf);
-            assert!(pool.shrink(bytes).is_some(), "{replacement:?} writes one first");
-            assert!(pool.peek(LogicalPage(8)).is_some(), "{replacement:?}");
-        }
-    }
-
     /// Goal (rule D7): an operation that needs two leaves at a time finds both beside the leaves that
     /// are kept for a job. Method: as many frames as are planned for, inner nodes among them.
     #[test]
     fn kept_leaves_leave_room_for_those_of_a_reader() {
-        let mut pool = Pool::new(&Options::default());
+        let mut pool = Pool::new(Box::<Lru>::default());
         let kept = [1, 2, 3].map(LogicalPage);
         kept.iter().for_each(|page| page_of(&mut pool, page.0, Class::Leaf));
         (10..18).for_each(|number| page_of(&mut pool, number, Class::Inner));
@@ -537,43 +483,72 @@ mod tests {
         assert!([1, 2, 3, 4, 5].iter().all(is_there), "inner nodes make way");
     }
 
+    /// An order of last use that wishes for free memory.
+    #[derive(Debug)]
+    struct Wishful {
+        order: Lru,
+        slack: usize,
+    }
+
+    impl Replacement for Wishful {
+        fn count(&self) -> usize {
+            self.order.count()
+        }
+
+        fn insert(&mut self, index: u32, page: LogicalPage, size: usize) {
+            self.order.insert(index, page, size);
+        }
+
+        fn touch(&mut self, index: u32) {
+            self.order.touch(index);
+        }
+
+        fn remove(&mut self, index: u32) {
+            self.order.remove(index);
+        }
+
+        fn victim(&mut self, urgency: Urgency) -> Option<u32> {
+            self.order.victim(urgency)
+        }
+
+        fn slack(&self) -> usize {
+            self.slack
+        }
+    }
+
     /// Goal (rule D7): a leaf just read outlives the wish for free memory, however much memory is to be
-    /// free beside the frames' limit, and where no inner node can go in its place. Method: every policy
-    /// and frames for a path and a few leaves; trees of one leaf.
+    /// free beside the frames' limit, and where no inner node can go in its place. Method: frames for a
+    /// path and a few leaves; trees of one leaf.
     #[test]
     fn a_page_just_read_outlives_the_wish_for_free_memory() {
-        for replacement in Replacement::ALL {
-            for memory in [1 << 10, 16 << 10, 256 << 10, 64 << 20] {
-                let mut pool = Pool::new(&Options { replacement, memory, ..Options::default() });
-                let bytes_max = 8 * (100 + FRAME_OVERHEAD);
-                for number in 0..20 {
-                    page_of(&mut pool, number, Class::Leaf);
-                    assert_eq!(pool.shrink(bytes_max), None);
-                    let first = number.saturating_sub(LEAVES_MIN as u32 - 1);
-                    let is_there = |number| pool.peek(LogicalPage(number)).is_some();
-                    assert!((first..=number).all(is_there), "{replacement:?}, {memory} bytes");
-                    assert!(pool.bytes() <= bytes_max, "{replacement:?}, {memory} bytes");
-                }
+        for slack in [64, 1 << 10, 16 << 10, 4 << 20] {
+            let mut pool = Pool::new(Box::new(Wishful { order: Lru::default(), slack }));
+            let bytes_max = 8 * (100 + FRAME_OVERHEAD);
+            for number in 0..20 {
+                page_of(&mut pool, number, Class::Leaf);
+                assert_eq!(pool.shrink(bytes_max), None);
+                let first = number.saturating_sub(LEAVES_MIN as u32 - 1);
+                let is_there = |number| pool.peek(LogicalPage(number)).is_some();
+                assert!((first..=number).all(is_there), "{slack} bytes");
+                assert!(pool.bytes() <= bytes_max, "{slack} bytes");
             }
         }
     }
 
     /// Goal: two clients that read a page each in turns both come to use it, although all others are
-    /// used again and again. Method: every policy; the page before the last one is still there when the
-    /// last one has come.
+    /// used again and again. Method: the page before the last one is still there when the last one has
+    /// come.
     #[test]
     fn a_page_just_read_outlives_frames_that_are_used_again() {
-        for replacement in Replacement::ALL {
-            let mut pool = Pool::new(&Options { replacement, ..Options::default() });
-            (0..8).for_each(|number| page_of(&mut pool, number, Class::Leaf));
-            let bytes_max = pool.bytes() + pool.slack;
-            (0..8).for_each(|number| assert!(pool.get(LogicalPage(number)).is_some()));
-            for number in [8, 9] {
-                page_of(&mut pool, number, Class::Leaf);
-                assert_eq!(pool.shrink(bytes_max), None);
-            }
-            let is_there = |number| pool.peek(LogicalPage(number)).is_some();
-            assert!(is_there(8) && is_there(9), "{replacement:?}");
+        let mut pool = Pool::new(Box::<Lru>::default());
+        (0..8).for_each(|number| page_of(&mut pool, number, Class::Leaf));
+        let bytes_max = pool.bytes();
+        (0..8).for_each(|number| assert!(pool.get(LogicalPage(number)).is_some()));
+        for number in [8, 9] {
+            page_of(&mut pool, number, Class::Leaf);
+            assert_eq!(pool.shrink(bytes_max), None);
         }
+        let is_there = |number| pool.peek(LogicalPage(number)).is_some();
+        assert!(is_there(8) && is_there(9));
     }
 }

@@ -102,7 +102,7 @@ impl Engine {
     /// Whether merges may go to frames: snapshots read pages on flash, changes in runs come before
     /// others, and leaves that restart merges have to be written.
     pub(crate) fn merges_to_frames(&self) -> bool {
-        self.options.merge_to == MergeTo::Frame
+        self.options.techniques.merge_to == MergeTo::Frame
             && !self.holds_images_ahead()
             && self.snapshots.is_empty()
             && self.runs.is_empty()
@@ -223,7 +223,7 @@ impl Engine {
         // Changes that restart put back may stand in a log page that is not safe yet (rule D11).
         !self.is_poisoned()
             && self.replay_cutoff.is_none()
-            && self.options.relocation == crate::options::RelocationFolding::Fold
+            && self.options.techniques.relocation == crate::options::RelocationFolding::Fold
             && !self.holds_images_ahead()
     }
 

@@ -379,7 +379,8 @@ impl Engine {
     /// Whether more changes are left at the end than a checkpoint may have to copy: the log has no room
     /// for them (rule D7).
     pub(crate) fn exceeds_copies(&self) -> bool {
-        self.options.compaction == Compaction::Copy && self.packed_size > self.view.copies_max()
+        self.options.techniques.compaction == Compaction::Copy
+            && self.packed_size > self.view.copies_max()
     }
 
     /// Packs the deltas into maps as small as maps filled in order: deltas that met their leaves left
@@ -509,11 +510,9 @@ mod tests {
     #[test]
     fn nothing_is_merged_for_memory_before_users_come() {
         let profile = Profile::named("slc-2k").unwrap();
-        let options = Options {
-            budget: Budget::Divided,
-            frame_share: 0.8,
-            ..Options::default().with_memory(512 << 10)
-        };
+        let options = Options::default().with_memory(512 << 10).with_techniques(|techniques| {
+            (techniques.budget, techniques.frame_share) = (Budget::Divided, 0.8);
+        });
         let database = Database::create_on(SimNand::new(&profile, 1), &options).unwrap();
         let table = database.table("t").unwrap();
         let mut engine = database.runtime().engine();

@@ -120,7 +120,10 @@ impl Engine {
         let Some(own) = self.transactions.get(&xid) else { return false };
         let is_large =
             own.size >= PAGES_MIN * self.payload_size && own.runs.is_empty() && !own.stays;
-        if !is_large || self.options.commit != CommitBy::Auto || self.view.log_page_size == 0 {
+        if !is_large
+            || self.options.techniques.commit != CommitBy::Auto
+            || self.view.log_page_size == 0
+        {
             return false;
         }
         if self.run_commit.pause > 0 {

@@ -509,7 +509,7 @@ impl Engine {
                 tree.deltas.remove_at(part, lsn);
                 let after = tree.deltas.size();
                 self.note_deltas_size(before, after);
-                self.regroup(table, part);
+                self.tell_deltas_went(table, part);
             }
         }
         true

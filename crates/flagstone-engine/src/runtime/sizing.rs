@@ -47,7 +47,7 @@ pub fn space_options(device: &mut impl Nand, options: &Options) -> Result<SpaceO
     let levels = options.wear_levelling == WearLevelling::Static && wears_by_block(capabilities);
     let mut space = SpaceOptions {
         parts: options.parts as u8,
-        gc_policy: match options.collection {
+        gc_policy: match options.techniques.collection {
             Collection::Greedy => GcPolicy::Greedy,
             Collection::CostBenefit => GcPolicy::CostBenefit,
             Collection::CostAgeTimes => GcPolicy::CostAgeTimes,

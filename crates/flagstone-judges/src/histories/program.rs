@@ -3,7 +3,7 @@
 use std::fmt;
 use std::time::Duration;
 
-use flagstone::{CommitBy, Durability, Options};
+use flagstone::{Durability, Options};
 
 use super::draw::Draw;
 use super::value::EVEN;
@@ -175,16 +175,7 @@ const CHIPS: [(&str, u32); 4] =
     [("slc-2k", 300), ("slc-2k", 300), ("slc-4k", 300), ("mlc-2k", 200)];
 
 /// Presets beside the default one.
-const PRESETS: [&str; 8] = [
-    "flagstone-claims",
-    "flagstone-flags",
-    "traditional",
-    "otf-immediate",
-    "otf-group",
-    "lazy-biggest",
-    "lazy-cost",
-    "ls-lru",
-];
+const PRESETS: [&str; 3] = ["flagstone-claims", "flagstone-flags", "traditional"];
 
 impl Program {
     /// The program of a seed.
@@ -214,7 +205,7 @@ impl Program {
             bug: None,
         };
         let mut program = if program.is_pressed { program.pressed(&mut draw) } else { program };
-        if program.options.commit == CommitBy::Flags {
+        if program.options.preset == "flagstone-flags" {
             // These commits are told no place of their own, so the order of several at a time is unknown.
             program.threads = 1;
         }
@@ -225,7 +216,7 @@ impl Program {
     fn pressed(mut self, draw: &mut Draw) -> Self {
         let memory = draw.between(96 << 10, 256 << 10);
         if self.options.memory > memory as usize {
-            self.options = Options { memory: memory as usize, ..self.options };
+            self.options = self.options.with_memory(memory as usize);
         }
         self.options.group_delay = Duration::from_micros(draw.pick(&[100, 1_000]));
         if !draw.one_in(3) {
@@ -324,9 +315,6 @@ fn options(place: Place, draw: &mut Draw) -> Options {
     if draw.one_in(8) {
         options.checkpoint_commits = draw.between(50, 3_000);
     }
-    if draw.one_in(8) && options.commit == CommitBy::Auto {
-        options.commit = draw.pick(&[CommitBy::Log, CommitBy::Claims]);
-    }
     options.seed = Some(draw.bits());
     options
 }
@@ -338,9 +326,8 @@ impl fmt::Display for Program {
         write!(
             f,
             "seed {seed}: {pressed}{place:?}, {threads} threads, {sessions} sessions, {rows} rows, \
-             preset {}, commit {:?}, memory {} KiB, group delay {:?}, checkpoint after {} commits",
+             preset {}, memory {} KiB, group delay {:?}, checkpoint after {} commits",
             options.preset,
-            options.commit,
             options.memory >> 10,
             options.group_delay,
             options.checkpoint_commits

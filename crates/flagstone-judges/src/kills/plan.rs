@@ -89,16 +89,7 @@ pub(crate) struct Kill {
 }
 
 /// Presets that work on any device.
-const PRESETS: [&str; 8] = [
-    "flagstone",
-    "flagstone-claims",
-    "traditional",
-    "otf-immediate",
-    "otf-group",
-    "lazy-biggest",
-    "lazy-cost",
-    "ls-lru",
-];
+const PRESETS: [&str; 3] = ["flagstone", "flagstone-claims", "traditional"];
 
 /// Memory budgets in KiB; the smallest is about the least that the engine takes.
 const MEMORY_KIB: [usize; 8] = [128, 128, 192, 256, 1 << 10, 4 << 10, 16 << 10, 64 << 10];

@@ -1,6 +1,7 @@
 //! From a configuration to the engine's options and the chip that fits.
 
-use flagstone::{Appends, Budget, Database, OpenError, Options, OptionsError};
+use flagstone::{Database, OpenError, Options, OptionsError};
+use flagstone_engine::{Appends, Budget};
 use flagstone_nand::{Nand, Profile};
 
 use super::{BenchError, ChipUse, Job, MemoryBudget, Warmup};
@@ -14,6 +15,10 @@ use crate::workload::tpcc::Mix;
 /// Blocks of the scratch chip that is asked for the shape of its pages.
 const SCRATCH_BLOCKS: u32 = 256;
 
+fn without_appends(options: &Options) -> Options {
+    options.clone().with_techniques(|techniques| techniques.append_scheme = Appends::default())
+}
+
 impl<W: Workload> Job<'_, W> {
     /// `options` with the memory and the seed of this configuration.
     pub(crate) fn engine_options(&self, options: &Options) -> Options {
@@ -24,8 +29,10 @@ impl<W: Workload> Job<'_, W> {
         };
         if let Some(held_back) = self.config.held_back {
             let frames = options.memory.saturating_sub(held_back) as f64;
-            options.frame_share = frames / options.memory.max(1) as f64;
-            options.budget = Budget::Divided;
+            let share = frames / options.memory.max(1) as f64;
+            options = options.with_techniques(|techniques| {
+                (techniques.frame_share, techniques.budget) = (share, Budget::Divided);
+            });
         }
         options.seed = Some(self.config.seed);
         options
@@ -66,7 +73,7 @@ impl<W: Workload> Job<'_, W> {
         size: &ChipSize,
         options: &Options,
     ) -> Result<bool, BenchError> {
-        let options = Options { append_scheme: Appends::default(), ..options.clone() };
+        let options = without_appends(options);
         let database = match Database::create_on(Medium::new(profile, 0)?, &options) {
             Ok(database) => database,
             Err(OpenError::Options(OptionsError::TooFewBlocks { .. })) => return Ok(false),
@@ -107,7 +114,7 @@ impl<W: Workload> Job<'_, W> {
         // The layout is the space floor's, with any engine above it. Slots for appends are left
         // out, so that schemes are compared on chips of one size (rule Z1); a table that has some
         // is larger.
-        let options = Options { append_scheme: Appends::default(), ..options.clone() };
+        let options = without_appends(options);
         let database = Database::create_on(Medium::new(&profile, 0)?, &options)?;
         let space = database.runtime().space();
         let geometry = space.device().geometry();

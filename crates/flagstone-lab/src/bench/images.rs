@@ -98,16 +98,12 @@ fn loader(options: &Options) -> Options {
         EngineKind::Shadow(..) | EngineKind::Records(_) => options.preset.clone(),
         EngineKind::Flagstone | EngineKind::Classic(_) => Options::default().preset,
     };
-    Options {
-        preset,
-        memory: options.memory,
-        parts: options.parts,
-        log_pages: options.log_pages,
-        collection: options.collection,
-        append_scheme: options.append_scheme.clone(),
-        seed: options.seed,
-        ..Options::default()
-    }
+    let mut loader = Options::default().with_memory(options.memory).with_parts(options.parts);
+    (loader.preset, loader.log_pages, loader.seed) = (preset, options.log_pages, options.seed);
+    loader.with_techniques(|techniques| {
+        techniques.collection = options.techniques().collection;
+        techniques.append_scheme = options.techniques().append_scheme.clone();
+    })
 }
 
 /// A loaded device (rule G2).

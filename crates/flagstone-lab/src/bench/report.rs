@@ -118,7 +118,7 @@ fn run_config(
 
 /// Bytes of the budget that page frames may not take.
 fn held_back(options: &Options) -> usize {
-    (options.memory as f64 * (1.0 - options.frame_share)) as usize
+    (options.memory as f64 * (1.0 - options.techniques().frame_share)) as usize
 }
 
 /// Nanoseconds as seconds.

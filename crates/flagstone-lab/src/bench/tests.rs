@@ -1,5 +1,5 @@
-use flagstone::{Options, PRESETS};
 use flagstone_nand::Profile;
+use flagstone_opponents::policies::{VictimRule, WithPolicies as _};
 
 use super::*;
 
@@ -24,7 +24,7 @@ fn bench(config: &BenchConfig) -> Run {
 fn shared_pages(config: BenchConfig) -> BenchConfig {
     let options = crate::preset::options("cfc-ex").expect("the preset exists");
     let profile = config.profile.clone().with_block_count(1024).expect("1024 blocks");
-    let options = vec![Options { parts: 4, ..options }];
+    let options = vec![options.with_parts(4)];
     BenchConfig { profile, options, chip: ChipUse::Prefilled, ..config }
 }
 
@@ -83,7 +83,7 @@ fn equal_seeds_give_equal_runs_and_equal_device_traces() {
         ..small(preset, 8)
     };
     let engines = ["wal", "cfc", "afc", "bpcc", "scc"];
-    let presets = PRESETS.iter().map(|preset| preset.name).chain(engines);
+    let presets = crate::preset::flagstone().into_iter().chain(engines);
     let shared = shared_pages(small("cfc-ex", 8));
     for config in presets.map(whole).chain([shared]) {
         let (mut one, two) = (bench(&config), bench(&config));
@@ -134,8 +134,8 @@ fn deferred_commits_are_durable_when_the_run_ends() {
 #[test]
 fn an_index_that_was_opened_again_merges_by_cost() {
     let profile = Profile::named("ls-lru-nand").expect("the profile exists");
-    let mut options = crate::preset::options("flagstone").expect("the preset exists");
-    options.victim = flagstone::Victim::Cost;
+    let options = crate::preset::options("flagstone").expect("the preset exists");
+    let options = options.with_policies(|policies| policies.victim = VictimRule::Cost);
     let config = BenchConfig::index(index::Dialect::WriteIntensive, profile, vec![options]);
     let run = bench(&BenchConfig { txns: 6_000, warmup: Warmup::Txns(2_000), ..config });
     assert_eq!(run.commits, 6_000);
@@ -253,7 +253,8 @@ fn threaded_runs_end_with_equal_sums() {
 /// A small TPC-C run from an image.
 fn small_tpcc(presets: &[&str], dialect: tpcc::Dialect) -> BenchConfig {
     let profile = Profile::named("slc-2k").expect("the profile exists");
-    let options = presets.iter().map(|name| Options::preset(name).expect("the preset exists"));
+    let options =
+        presets.iter().map(|name| crate::preset::options(name).expect("the preset exists"));
     let workload = WorkloadKind::Tpcc {
         dialect,
         delivery: tpcc::DeliveryUnit::default(),
@@ -367,11 +368,11 @@ fn ycsb_runs_on_every_engine() {
             ..BenchConfig::ycsb(dialect, profile.clone(), Vec::new())
         };
         let options = crate::preset::options(preset).expect("the preset exists");
-        let options = Options { parts: 4, ..options };
+        let options = options.with_parts(4);
         let run = super::run(&config, &options, &mut |_| ());
         let run = run.unwrap_or_else(|error| panic!("{preset} {dialect}: {error}"));
         assert_eq!(run.commits, 600, "{preset} {dialect}");
-        let few = Options { parts: 1, ..options };
+        let few = options.with_parts(1);
         let refused = super::run(&config, &few, &mut |_| ());
         assert!(matches!(refused, Err(BenchError::Config { .. })), "{preset} {dialect}");
     }

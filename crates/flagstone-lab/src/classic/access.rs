@@ -1,11 +1,9 @@
 //! Operations of transactions.
 
-use flagstone::{
-    AppendScheme, Direction, EngineError, Row, RowValue, ScanRange, Step, Stop, Table, Xid,
-};
+use flagstone::{Direction, EngineError, Row, RowValue, ScanRange, Step, Stop, Table, Xid};
 use flagstone_engine::lock::{Mode, Target};
 use flagstone_engine::node::{self as node_format, NodeView};
-use flagstone_engine::table_with_id;
+use flagstone_engine::{AppendScheme, table_with_id};
 use flagstone_space::{LogicalPage, Lsn};
 
 use super::Locking;
@@ -299,7 +297,9 @@ impl Engine {
         // Kept in reserve until nothing can stop the creation any more.
         let root = self.peek_page()?;
         let mut entry = encode_entry(tree, root);
-        entry.extend_from_slice(&encode_scheme(self.config.options.append_scheme.of(name)));
+        entry.extend_from_slice(&encode_scheme(
+            self.config.options.techniques().append_scheme.of(name),
+        ));
         self.put(xid, table_with_id(CATALOG), name.as_bytes(), &entry)?;
         let root = self.take_this(root)?;
         self.learn(name.as_bytes(), &entry);

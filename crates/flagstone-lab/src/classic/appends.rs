@@ -8,7 +8,7 @@
 
 use std::ops::Range;
 
-use flagstone::AppendScheme;
+use flagstone_engine::AppendScheme;
 use flagstone_engine::node::NodeView;
 use flagstone_nand::Nand;
 use flagstone_space::WriteTag;
@@ -287,7 +287,7 @@ impl Engine {
 
     /// Region in which a tree's pages are written at present.
     pub(super) fn region_of(&self, tree: u32) -> RegionId {
-        let some_append = self.config.options.append_scheme.records_max() > 0;
+        let some_append = self.config.options.techniques().append_scheme.records_max() > 0;
         if some_append && !self.appends(tree) { REGION_WHOLE } else { REGION_TABLES }
     }
 

@@ -5,8 +5,9 @@ mod logging;
 
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 
-use flagstone::{AppendScheme, Table, Xid};
 use flagstone::{Durability, EngineError, EngineStats, Memory, Step, Stop, Wait};
+use flagstone::{Table, Xid};
+use flagstone_engine::AppendScheme;
 use flagstone_engine::Reads;
 use flagstone_engine::lock::{LockOutcome, LockTable, Mode, Target};
 use flagstone_engine::log::{Flush as LogFlush, LogPosition, LogWriter};
@@ -210,7 +211,7 @@ impl Engine {
     /// Bytes of the longest key.
     #[must_use]
     pub fn key_size_max(&self) -> usize {
-        let records_max = self.config.options.append_scheme.records_max();
+        let records_max = self.config.options.techniques().append_scheme.records_max();
         node_format::key_size_max(self.room.node(AppendScheme::Runs { records: records_max }))
     }
 

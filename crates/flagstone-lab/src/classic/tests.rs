@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 
-use flagstone::{Appends, Direction, Durability, Options, Row, RowValue, ScanRange, Table, Xid};
+use flagstone::{Direction, Durability, Options, Row, RowValue, ScanRange, Table, Xid};
 use flagstone_nand::{Crashable, Profile, SimNand};
 
 use super::{Config, Locking, Machine, Mistake};
@@ -16,10 +16,13 @@ fn chip() -> SimNand {
 }
 
 fn config(locking: Locking) -> Config {
-    let options =
-        Options { append_scheme: Appends::default(), log_pages: 144, ..Options::default() };
-    let options = options.with_memory(32 * 512);
+    let options = with_appends(Options::default(), "0x0");
+    let options = options.with_log_pages(144).with_memory(32 * 512);
     Config { options, locking, mistake: Mistake::None }
+}
+
+fn with_appends(options: Options, scheme: &str) -> Options {
+    options.with_techniques(|techniques| techniques.append_scheme = scheme.parse().unwrap())
 }
 
 fn created(locking: Locking) -> (Machine<SimNand>, Table) {
@@ -158,7 +161,7 @@ fn pages_with_small_changes_appended_agree_with_a_map() {
         let profile = Profile::named("tiny-shared").unwrap().with_block_count(96).unwrap();
         let mut config = config(Locking::Record);
         config.options.memory = 32 * 1024;
-        config.options.append_scheme = scheme.parse().unwrap();
+        config.options = with_appends(config.options, scheme);
         let appends = agrees_with_a_map(SimNand::new(&profile, seed), &config, seed);
         assert_eq!(appends > 0, seed != 7, "{scheme}: {appends} appends");
     }
@@ -171,11 +174,11 @@ fn a_table_keeps_its_scheme() {
     let profile = Profile::named("tiny-shared").unwrap().with_block_count(96).unwrap();
     let mut config = config(Locking::Record);
     config.options.memory = 32 * 1024;
-    config.options.append_scheme = "2x4".parse().unwrap();
+    config.options = with_appends(config.options, "2x4");
     let machine = Machine::create(SimNand::new(&profile, 1), &config).unwrap();
     let first = table(&machine, "rows");
     machine.checkpoint_now().unwrap();
-    config.options.append_scheme = "0x0".parse().unwrap();
+    config.options = with_appends(config.options, "0x0");
     let machine = Machine::open(machine.into_device(), &config).unwrap();
     let size_of = |table| machine.engine().node_size(super::Engine::tree_of(table));
     assert_eq!(table(&machine, "rows"), first);

@@ -1,7 +1,9 @@
 //! From the lazy-update paper's policy to the default, one option after the other, with the worth
 //! of each.
 
-use flagstone::{CommitBy, MergeTo, Options, OptionsError, RelocationFolding, SuperGroup, Victim};
+use flagstone::{Options, OptionsError};
+use flagstone_engine::{CommitBy, MergeTo, RelocationFolding, Techniques};
+use flagstone_opponents::policies::{SuperGroup, VictimRule, WithPolicies as _};
 use serde::Serialize;
 
 use super::Policy;
@@ -25,29 +27,36 @@ type Change = fn(Options) -> Options;
 
 /// The changes, in the order in which they are made.
 pub const STEPS: [(&str, Change); 8] = [
-    ("groups that go together", |options| Options { super_group: SuperGroup::Off, ..options }),
-    ("merges written at once", |options| Options { merge_to: MergeTo::Flash, ..options }),
-    ("which group is merged", |options| Options { victim: Victim::Window, ..options }),
-    ("merges in batches", |options| Options {
-        merge_batch: Options::default().merge_batch,
-        ..options
+    ("groups that go together", |options| {
+        options.with_policies(|policies| policies.super_group = SuperGroup::Off)
     }),
-    ("split of memory", |options| Options {
-        frame_share: Options::default().frame_share,
-        budget: Options::default().budget,
-        ..options
+    ("merges written at once", |options| {
+        options.with_techniques(|techniques| techniques.merge_to = MergeTo::Flash)
     }),
-    ("collection folds changes in", |options| Options {
-        relocation: RelocationFolding::Fold,
-        ..options
+    ("which group is merged", |options| {
+        options.with_policies(|policies| policies.victim = VictimRule::Window)
     }),
-    ("large transactions commit their leaves", |options| Options {
-        commit: CommitBy::Auto,
-        ..options
+    ("merges in batches", |options| {
+        options.with_techniques(|techniques| {
+            techniques.merge_batch = Techniques::default().merge_batch;
+        })
     }),
-    ("small changes stay on their page", |options| Options {
-        append_scheme: Options::default().append_scheme,
-        ..options
+    ("split of memory", |options| {
+        options.with_techniques(|techniques| {
+            techniques.frame_share = Techniques::default().frame_share;
+            techniques.budget = Techniques::default().budget;
+        })
+    }),
+    ("collection folds changes in", |options| {
+        options.with_techniques(|techniques| techniques.relocation = RelocationFolding::Fold)
+    }),
+    ("large transactions commit their leaves", |options| {
+        options.with_techniques(|techniques| techniques.commit = CommitBy::Auto)
+    }),
+    ("small changes stay on their page", |options| {
+        options.with_techniques(|techniques| {
+            techniques.append_scheme = Techniques::default().append_scheme;
+        })
     }),
 ];
 
@@ -84,9 +93,10 @@ mod tests {
     #[test]
     fn the_last_change_makes_the_default() {
         let last = policies().unwrap().pop().unwrap();
-        let preset = String::from("flagstone");
         let Engine::Options(options) = last.engine else { panic!("a step has options") };
-        assert_eq!(Options { preset, ..STEPS[7].1(*options) }, Options::default());
+        let mut options = STEPS[7].1(*options);
+        options.preset = String::from("flagstone");
+        assert_eq!(options, Options::default());
     }
 
     #[test]

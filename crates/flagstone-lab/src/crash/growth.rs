@@ -96,7 +96,7 @@ fn restarts_in_a_row_end_well() {
         let mut scenario = scenario(seed, 400, &Mix { upkeep: 90, ..GROWING });
         let is_restart = |op: &&Op| matches!(op, Op::Reopen | Op::PowerLoss);
         assert!(scenario.script.0.iter().filter(is_restart).count() > 15, "seed {seed}");
-        scenario.setup = Setup::from(Options { memory: 48 << 10, ..scenario.setup.options });
+        scenario.setup = Setup::from(scenario.setup.options.with_memory(48 << 10));
         growth(&scenario);
     }
 }

@@ -21,12 +21,14 @@ mod tests;
 pub mod threads;
 mod world;
 
-use flagstone::{CommitBy, EngineError, OpenError, Options, PRESETS};
+use flagstone::{EngineError, OpenError};
+use flagstone_engine::CommitBy;
 use flagstone_nand::{Profile, SimNand};
 
 use super::subject::Setup;
 use super::swarm::{CHIP_PROFILES, FLAGS_PROFILE};
 use super::{CrashError, small};
+use crate::preset;
 use graph::{Anomaly, Checked};
 use world::World;
 
@@ -62,11 +64,11 @@ impl HistoryConfig {
     /// When a preset or a profile is not there.
     pub fn drawn(seed: u64) -> Result<Self, CrashError> {
         let index = seed as usize;
-        let preset = PRESETS[index % PRESETS.len()].name;
-        let options = Options::preset(preset)?.with_seed(seed);
-        let chip = match options.commit {
+        let presets = preset::flagstone();
+        let options = preset::options(presets[index % presets.len()])?.with_seed(seed);
+        let chip = match options.techniques().commit {
             CommitBy::Flags => FLAGS_PROFILE,
-            _ => CHIP_PROFILES[index / PRESETS.len() % CHIP_PROFILES.len()],
+            _ => CHIP_PROFILES[index / presets.len() % CHIP_PROFILES.len()],
         };
         let profile = Profile::named(chip)?.with_block_count(BLOCK_COUNT)?;
         Ok(Self {

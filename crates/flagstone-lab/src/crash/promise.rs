@@ -7,7 +7,8 @@ use std::hash::{BuildHasher as _, Hasher as _, RandomState};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use flagstone::{Collection, Database, OpenError, OptionsError, WearLevelling};
+use flagstone::{Database, OpenError, OptionsError, WearLevelling};
+use flagstone_engine::Collection;
 use flagstone_nand::{
     Crashable, Ending, FaultPlan, Nand, Profile, SegmentFile, SimNand, SimSsd, SimStorage,
 };
@@ -111,8 +112,9 @@ fn every_power_cut_under_every_collection_recovers() {
         for wear_levelling in [WearLevelling::Dynamic, WearLevelling::Static] {
             let config = config("flagstone", "tiny", 120, 1, 3);
             let mut scenario = config.scenario(chip("tiny", 3).unwrap()).unwrap();
-            scenario.setup.options.collection = collection;
-            scenario.setup.options.wear_levelling = wear_levelling;
+            let options = scenario.setup.options.with_wear_levelling(wear_levelling);
+            scenario.setup.options =
+                options.with_techniques(|techniques| techniques.collection = collection);
             let limits = Limits { states_max: 500, ..Limits::default() };
             let tally = super::explore::explore::<Engine, _>(&scenario, &limits, &|_, _| {});
             assert!(tally.states > 100, "{collection:?}: only {} states", tally.states);

@@ -5,11 +5,14 @@
 use rand_pcg::Pcg64Mcg;
 use rand_pcg::rand_core::{Rng, SeedableRng};
 
-use flagstone::{
-    AbsentLeaf, Budget, Collection, CommitBy, FrameKind, MergeTo, OpenError, Options, OptionsError,
-    RelocationFolding, Replacement, SuperGroup, Victim, WriteCount,
+use flagstone::{OpenError, Options, OptionsError};
+use flagstone_engine::{
+    AbsentLeaf, Budget, Collection, CommitBy, FrameKind, MergeTo, RelocationFolding,
 };
 use flagstone_nand::{Profile, ProfileError, SegmentFile, SimNand, SimStorage};
+use flagstone_opponents::policies::{
+    ReplacementRule, SuperGroup, VictimRule, WithPolicies as _, WriteCount,
+};
 
 use super::explore::{Limits, Scenario, Tally, explore};
 use super::run::RunnerRig;
@@ -46,17 +49,17 @@ pub struct Draw {
 }
 
 /// Policies that order frames alone.
-const FRAME_POLICIES: [Replacement; 5] = [
-    Replacement::Lru,
-    Replacement::Clock,
-    Replacement::Cflru,
-    Replacement::CflruAdaptive,
-    Replacement::Cfdc,
+const FRAME_POLICIES: [ReplacementRule; 5] = [
+    ReplacementRule::Lru,
+    ReplacementRule::Clock,
+    ReplacementRule::Cflru,
+    ReplacementRule::CflruAdaptive,
+    ReplacementRule::Cfdc,
 ];
 
 /// Policies that choose one group at a time.
-const GROUP_POLICIES: [Victim; 5] =
-    [Victim::Window, Victim::Fifo, Victim::Lru, Victim::Biggest, Victim::Cost];
+const GROUP_POLICIES: [VictimRule; 5] =
+    [VictimRule::Window, VictimRule::Fifo, VictimRule::Lru, VictimRule::Biggest, VictimRule::Cost];
 
 /// One order for frames and changes, in a third of the options that allow it; sets of groups, and a
 /// limit of changes that wait for a leaf, in a third of all.
@@ -65,22 +68,22 @@ fn with_units(options: Options, below: &mut impl FnMut(u64) -> u64) -> Options {
     let (is_cover, is_paper, unit_pages) = (below(3) == 0, below(2) == 0, below(9));
     let unit_pages = if unit_pages < 6 { 0.0 } else { unit_pages as f64 - 5.0 };
     let count_writes = if is_paper { WriteCount::Paper } else { WriteCount::Exact };
-    let options = match is_cover {
-        true => Options { victim: Victim::Cover, super_group: SuperGroup::Off, ..options },
-        false => options,
-    };
-    let options = Options { unit_pages, count_writes, ..options };
-    if !is_drawn || options.frames != FrameKind::Base {
+    let options = options.with_policies(|policies| {
+        if is_cover {
+            (policies.victim, policies.super_group) = (VictimRule::Cover, SuperGroup::Off);
+        }
+        (policies.unit_pages, policies.count_writes) = (unit_pages, count_writes);
+    });
+    if !is_drawn || options.techniques().frames != FrameKind::Base {
         return options;
     }
-    let absent = if absent == 0 { AbsentLeaf::ReadOnce } else { options.absent };
-    Options {
-        replacement: Replacement::LsLru,
-        merge_to: MergeTo::Flash,
-        budget: Budget::Shared,
-        absent,
-        ..options
-    }
+    let options = options.with_techniques(|techniques| {
+        (techniques.merge_to, techniques.budget) = (MergeTo::Flash, Budget::Shared);
+        if absent == 0 {
+            techniques.absent = AbsentLeaf::ReadOnce;
+        }
+    });
+    options.with_policies(|policies| policies.replacement = ReplacementRule::LsLru)
 }
 
 /// Bytes of a page of the tiny chips: the unit of the drawn memory.
@@ -102,15 +105,17 @@ impl Draw {
         let page_size = (PAGE_SIZE * options.parts) as usize;
         options.memory = page_size * (MEMORY_PAGES_MIN + below(48) as usize);
         options.log_pages = 24 + below(16) as u32 * u32::from(profile != "tiny-mlc");
-        options.frame_share = 0.1 + below(70) as f64 / 100.0;
-        options.uncommitted_share = 0.1 + below(40) as f64 / 100.0;
         options.seed = Some(seed);
-        if below(3) == 0 {
-            options.collection = Collection::CostBenefit;
-        }
-        if below(4) == 0 {
-            options.relocation = RelocationFolding::Keep;
-        }
+        let options = options.with_techniques(|techniques| {
+            techniques.frame_share = 0.1 + below(70) as f64 / 100.0;
+            techniques.uncommitted_share = 0.1 + below(40) as f64 / 100.0;
+            if below(3) == 0 {
+                techniques.collection = Collection::CostBenefit;
+            }
+            if below(4) == 0 {
+                techniques.relocation = RelocationFolding::Keep;
+            }
+        });
         let mut weight = || below(160) as u8;
         let mix = Mix {
             changes: 40 + weight(),
@@ -139,13 +144,10 @@ impl Draw {
         };
         // Drawn last, so that the other draws of a seed stay as they were without these.
         let pieces = below(40) as u8;
-        let options = Options {
-            replacement: FRAME_POLICIES[below(FRAME_POLICIES.len() as u64) as usize],
-            replacement_window: below(11) as f64 / 10.0,
-            budget: if below(2) == 0 { Budget::Divided } else { Budget::Adaptive },
-            victim: GROUP_POLICIES[below(GROUP_POLICIES.len() as u64) as usize],
-            ..drawn.options
-        };
+        let replacement = FRAME_POLICIES[below(FRAME_POLICIES.len() as u64) as usize];
+        let window = below(11) as f64 / 10.0;
+        let budget = if below(2) == 0 { Budget::Divided } else { Budget::Adaptive };
+        let victim = GROUP_POLICIES[below(GROUP_POLICIES.len() as u64) as usize];
         let commit = match below(8) {
             0 => CommitBy::Log,
             1 => CommitBy::Claims,
@@ -156,10 +158,17 @@ impl Draw {
         let profile = if is_flagged { FLAGS_PROFILE } else { drawn.profile };
         let super_group = SuperGroup::ALL[below(SuperGroup::ALL.len() as u64) as usize];
         let merge_to = if below(3) == 0 { MergeTo::Frame } else { MergeTo::Flash };
-        let options = Options { commit, super_group, merge_to, ..options };
+        let options = drawn.options.clone().with_techniques(|techniques| {
+            (techniques.budget, techniques.commit) = (budget, commit);
+            techniques.merge_to = merge_to;
+        });
+        let options = options.with_policies(|policies| {
+            (policies.victim, policies.super_group) = (victim, super_group);
+            (policies.replacement, policies.replacement_window) = (replacement, window);
+        });
         let options = with_units(options, &mut below);
         let die_count = [1, 1, 2, 4][below(4) as usize];
-        let options = Options { discard: below(2) == 0, ..options };
+        let options = options.with_discard(below(2) == 0);
         Self { mix: Mix { pieces, ..drawn.mix }, options, profile, die_count, ..drawn }
     }
 
@@ -194,12 +203,13 @@ impl Draw {
         S: Subject<RunnerRig<SegmentFile<SimStorage>>>,
     {
         let device = growing_file_of(PAGE_SIZE)?;
-        let commit = match self.options.commit {
+        let options = self.options.clone().with_techniques(|techniques| {
             // Files carry no flags.
-            CommitBy::Flags => CommitBy::Claims,
-            commit => commit,
-        };
-        let setup = Options { commit, ..self.options.clone() }.into();
+            if techniques.commit == CommitBy::Flags {
+                techniques.commit = CommitBy::Claims;
+            }
+        });
+        let setup = options.into();
         let mix = Mix { large: self.mix.large + GROWING.large, ..self.mix };
         let script = Script::seeded(self.limits.seed, self.ops, &mix);
         let scenario = Scenario { device, model: None, setup, script };

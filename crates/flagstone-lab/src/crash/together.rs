@@ -3,7 +3,8 @@
 //! Owns scenarios in which leaves do so in every run: the earlier contents of the leaves, and the
 //! script. Never explores: the tests and the hunt do.
 
-use flagstone::{CommitBy, Durability, Options};
+use flagstone::{Durability, Options};
+use flagstone_engine::CommitBy;
 use flagstone_nand::Crashable;
 
 use super::explore::Scenario;
@@ -68,19 +69,22 @@ impl Together {
             Self::Flagged => CommitBy::Flags,
         };
         let log_pages = if self == Self::Split { options.log_pages } else { LOG_PAGES };
-        let options = Options { commit, log_pages, ..options };
+        let options = options.with_log_pages(log_pages);
+        let options = options.with_techniques(|techniques| techniques.commit = commit);
         if commit == CommitBy::Log {
             let (times, frame_share) = match self {
                 Self::Groups => (GROUPS_MEMORY_TIMES, GROUPS_FRAME_SHARE),
-                _ => (MEMORY_TIMES, options.frame_share),
+                _ => (MEMORY_TIMES, options.techniques().frame_share),
             };
             let memory = times * options.memory;
-            let options = Options { frame_share, ..options };
+            let options =
+                options.with_techniques(|techniques| techniques.frame_share = frame_share);
             return options.with_memory(memory);
         }
         // A transaction that spills is not claimed.
-        let (frame_share, uncommitted_share) = CLAIM_SHARES;
-        Options { frame_share, uncommitted_share, ..options }
+        options.with_techniques(|techniques| {
+            (techniques.frame_share, techniques.uncommitted_share) = CLAIM_SHARES;
+        })
     }
 
     /// The preceding operations, and the explored ones.

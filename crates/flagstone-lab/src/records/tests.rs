@@ -186,7 +186,7 @@ fn shared_pages_agree_with_a_map() {
 fn clients_keep_the_sums() {
     for name in PRESETS {
         let profile = Profile::named("flagcommit-slc").unwrap().with_block_count(1024).unwrap();
-        let options = Options { parts: 4, ..preset::options(name).unwrap() };
+        let options = preset::options(name).unwrap().with_parts(4);
         let config = BenchConfig {
             clients: 8,
             txns: 600,

@@ -39,10 +39,36 @@ pub struct RunConfig {
     pub warmup: String,
     /// Seed of workload and engine.
     pub seed: u64,
-    /// Every option of the engine.
+    /// Every setting of the engine.
+    #[serde(with = "settings")]
     pub options: Options,
     /// Values that were not asked for but found.
     pub observed: Observed,
+}
+
+/// Options in a report: every setting by name.
+mod settings {
+    use flagstone::Options;
+    use serde::de::Error as _;
+    use serde::ser::Error as _;
+    use serde::{Deserialize as _, Deserializer, Serialize as _, Serializer};
+    use serde_json::{Map, Value};
+
+    use crate::preset;
+
+    pub(super) fn serialize<S: Serializer>(
+        options: &Options,
+        serializer: S,
+    ) -> Result<S::Ok, S::Error> {
+        preset::settings(options).map_err(S::Error::custom)?.serialize(serializer)
+    }
+
+    pub(super) fn deserialize<'de, D: Deserializer<'de>>(
+        deserializer: D,
+    ) -> Result<Options, D::Error> {
+        let settings = Map::<String, Value>::deserialize(deserializer)?;
+        preset::of_settings(settings).map_err(D::Error::custom)
+    }
 }
 
 /// Circumstances of the run that follow from the configuration.

@@ -194,7 +194,8 @@ impl Bank {
         let chip = SimNand::new(&profile.map_err(|error| error.to_string())?, 1);
         let memory = MEMORY_PAGES * chip.geometry().page_size as usize;
         let mut options = Options::default().with_seed(1).with_memory(memory);
-        (options.log_pages, options.frame_share) = (LOG_PAGES, FRAME_SHARE);
+        options = options.with_log_pages(LOG_PAGES);
+        options = options.with_techniques(|techniques| techniques.frame_share = FRAME_SHARE);
         let database = Database::create_on(chip, &options);
         let database = database.map_err(|error| error.to_string())?;
         let table = database.table("bank").map_err(text)?;

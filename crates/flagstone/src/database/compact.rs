@@ -221,7 +221,7 @@ fn write_anew(
     let made = match size {
         Some(size) => {
             let found = *old.runtime().space().options();
-            let options = Options { log_pages: options.log_pages, ..as_created(options, &found) };
+            let options = as_created(options, &found).with_log_pages(options.log_pages);
             let device = size.device().map_err(OpenError::from);
             device.and_then(|(profile, extent)| make(path, &profile, extent, &options))
         }
@@ -310,16 +310,13 @@ fn make_like(
 
 /// `options` with the choices of creation, as `found` in a database.
 fn as_created(options: &Options, found: &SpaceOptions) -> Options {
-    Options {
-        parts: found.parts.into(),
-        log_pages: found.log_pages,
-        collection: match found.gc_policy {
-            GcPolicy::Greedy => Collection::Greedy,
-            GcPolicy::CostBenefit => Collection::CostBenefit,
-            GcPolicy::CostAgeTimes => Collection::CostAgeTimes,
-        },
-        ..options.clone()
-    }
+    let collection = match found.gc_policy {
+        GcPolicy::Greedy => Collection::Greedy,
+        GcPolicy::CostBenefit => Collection::CostBenefit,
+        GcPolicy::CostAgeTimes => Collection::CostAgeTimes,
+    };
+    let options = options.clone().with_parts(found.parts.into()).with_log_pages(found.log_pages);
+    options.with_techniques(|techniques| techniques.collection = collection)
 }
 
 fn used_bytes(database: &Database) -> u64 {

@@ -226,8 +226,8 @@ mod tests {
         let profile = Profile::named("tiny").unwrap().with_block_count(400).unwrap();
         let geometry = flagstone_nand::Geometry { pages_per_block: 16, ..profile.geometry };
         let profile = Profile { geometry, ..profile };
-        let options = Options::default().with_memory(256 << 10);
-        let options = Options { frame_share: 0.3, log_pages: 1_600, ..options };
+        let options = Options::default().with_memory(256 << 10).with_log_pages(1_600);
+        let options = options.with_techniques(|techniques| techniques.frame_share = 0.3);
         let database = Database::create_on(SimNand::new(&profile, 1), &options).unwrap();
         let table = database.table("t").unwrap();
         let count = 9_000;

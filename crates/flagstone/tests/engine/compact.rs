@@ -185,7 +185,7 @@ fn what_is_not_compacted_is_left_alone() {
     let is_locked = CompactError::Open(OpenError::Device(OpenDeviceError::Locked));
     assert_eq!(locked.to_string(), is_locked.to_string());
     open.close().unwrap();
-    let bad = Options { memory: 1, ..options() };
+    let bad = options().with_memory(1);
     assert!(matches!(Database::compact(&path, &bad), Err(CompactError::Open(_))));
     assert_eq!(names(&directory), all);
     assert_eq!(content(&path), model);

@@ -7,10 +7,8 @@ use std::sync::{Arc, Mutex, mpsc};
 use std::thread;
 use std::time::Duration;
 
-use flagstone::{
-    Budget, CommitBy, Database, Durability, EngineError, FrameKind, MergeTo, OpenError, Options,
-    Table,
-};
+use flagstone::{Database, Durability, EngineError, OpenError, Options, Table};
+use flagstone_engine::{Budget, CommitBy, FrameKind, MergeTo, Techniques};
 use flagstone_nand::{
     BlockIndex, Nand, NandError, PhysicalPage, Profile, SegmentFile, SimNand, SimStorage,
 };
@@ -52,7 +50,7 @@ fn commits_that_wait_for_a_slow_flush_are_not_refused() {
     });
     let database = Database::create_on(
         Hooked { device, hook },
-        &Options { commit: CommitBy::Claims, ..options(4 << 20) },
+        &options(4 << 20).with_techniques(|techniques| techniques.commit = CommitBy::Claims),
     )
     .unwrap();
     let (small, large) = (database.table("small").unwrap(), database.table("large").unwrap());
@@ -168,7 +166,7 @@ fn a_log_page_that_is_lost_between_two_readings_is_an_error() {
 #[test]
 fn a_chip_that_is_worn_out_shows_what_was_committed() {
     for commit in [CommitBy::Flags, CommitBy::Log] {
-        let options = Options { commit, ..options(1 << 20) };
+        let options = options(1 << 20).with_techniques(|techniques| techniques.commit = commit);
         let database = Database::create_on(chip(64), &options).unwrap();
         let table = database.table("t").unwrap();
         let put = |rows: std::ops::Range<u32>, round: u32| {
@@ -373,8 +371,9 @@ fn losing() -> (Hook, Pages, Pages) {
 fn changes_meet_their_leaves_beside_one_that_does_not_read() {
     const ROWS: u32 = 8_000;
     let little = options(256 << 10);
-    let roomy =
-        Options { budget: Budget::Divided, frame_share: 0.75, log_pages: 512, ..options(1 << 20) };
+    let roomy = options(1 << 20).with_log_pages(512).with_techniques(|techniques| {
+        (techniques.budget, techniques.frame_share) = (Budget::Divided, 0.75);
+    });
     for (is_lost, options) in [(false, &little), (true, &little), (false, &roomy), (true, &roomy)] {
         let (hook, last, lost) = losing();
         let database = Database::create_on(Hooked { device: chip(128), hook }, options).unwrap();
@@ -428,7 +427,7 @@ fn a_leaf_that_does_not_read_stops_nothing_else() {
     const ROWS: u32 = 40_000;
     const BAD: u32 = ROWS / 2;
     for commit in [CommitBy::Log, CommitBy::Claims] {
-        let options = Options { commit, ..options(256 << 10) };
+        let options = options(256 << 10).with_techniques(|techniques| techniques.commit = commit);
         let (hook, last, lost) = losing();
         let device = Hooked { device: chip(128), hook };
         let database = Database::create_on(device, &options).unwrap();
@@ -610,13 +609,14 @@ fn a_failure_tears_no_transaction_that_reads() {
 /// then a program that fails; a transaction that begins later reads the rows, and so does the next session.
 #[test]
 fn a_failure_takes_back_whole_commits() {
+    let with = |change: fn(&mut Techniques)| options(1 << 20).with_techniques(change);
     let ways = [
         ("default", options(1 << 20)),
         ("little memory", options(96 << 10)),
-        ("logged", Options { commit: CommitBy::Log, ..options(1 << 20) }),
-        ("claimed", Options { commit: CommitBy::Claims, ..options(1 << 20) }),
-        ("ahead", Options { frames: FrameKind::Ahead, ..options(1 << 20) }),
-        ("merged in memory", Options { merge_to: MergeTo::Frame, ..options(1 << 20) }),
+        ("logged", with(|techniques| techniques.commit = CommitBy::Log)),
+        ("claimed", with(|techniques| techniques.commit = CommitBy::Claims)),
+        ("ahead", with(|techniques| techniques.frames = FrameKind::Ahead)),
+        ("merged in memory", with(|techniques| techniques.merge_to = MergeTo::Frame)),
     ];
     const ROWS: u32 = 3_000;
     const FAR: u32 = 2_000;

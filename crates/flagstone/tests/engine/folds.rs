@@ -3,13 +3,15 @@
 
 #[cfg(feature = "seeded-bugs")]
 use flagstone::Runtime;
-use flagstone::{CommitBy, Database, Options};
+use flagstone::{Database, Options};
+use flagstone_engine::CommitBy;
 use flagstone_nand::{Crashable, Profile, SimNand};
 
 const ROWS: u8 = 24;
 
 fn options(commit: CommitBy) -> Options {
-    Options { commit, ..Options::default().with_memory(256 << 10) }
+    let options = Options::default().with_memory(256 << 10);
+    options.with_techniques(|techniques| techniques.commit = commit)
 }
 
 /// A session in which `offset` of some rows becomes `value`, by the log or with their leaf; then power goes.

@@ -1,6 +1,7 @@
 //! Loads of sorted rows: whole or not at all at every power cut.
 
-use flagstone::{CommitBy, Database, Durability, Options, Table};
+use flagstone::{Database, Durability, Options, Table};
+use flagstone_engine::CommitBy;
 use flagstone_nand::{
     Crashable, EccNand, Ending, FaultPlan, Nand, OperationKind, Profile, SegmentFile, SimNand,
     SimStorage,
@@ -15,15 +16,12 @@ const SESSIONS: u32 = 60;
 const SEEDS: u64 = 2;
 
 fn options() -> Options {
-    let options = Options::default().with_memory(64 << 10);
-    // A transaction that spills is not claimed.
-    Options {
-        commit: CommitBy::Claims,
-        log_pages: 160,
-        frame_share: 0.3,
-        uncommitted_share: 0.7,
-        ..options
-    }
+    let options = Options::default().with_memory(64 << 10).with_log_pages(160);
+    options.with_techniques(|techniques| {
+        techniques.commit = CommitBy::Claims;
+        // A transaction that spills is not claimed.
+        (techniques.frame_share, techniques.uncommitted_share) = (0.3, 0.7);
+    })
 }
 
 fn chip() -> SimNand {

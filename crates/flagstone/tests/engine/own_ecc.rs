@@ -20,7 +20,7 @@ fn chip() -> Chip {
 }
 
 fn options() -> Options {
-    Options { log_pages: 24, ..Options::default().with_memory(16 << 10) }
+    Options::default().with_memory(16 << 10).with_log_pages(24)
 }
 
 fn value(commit: u32) -> Vec<u8> {

@@ -3,7 +3,7 @@
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering};
 
-use flagstone::{Database, Durability, Options, PRESETS, Replacement, Stop, Table};
+use flagstone::{Database, Durability, Options, PRESETS, Stop, Table};
 use flagstone_nand::{Crashable as _, Ending, FaultPlan, Nand as _, NandError, Profile, SimNand};
 
 use crate::hooked::{Call, Hooked};
@@ -156,7 +156,7 @@ fn after_a_session_without_a_record(device: &SimNand, options: &Options) -> SimN
 /// within the first program of many sessions in a row.
 #[test]
 fn sessions_without_a_record_leave_the_log_its_room() {
-    let options = Options { log_pages: 24, ..options("traditional") };
+    let options = options("traditional").with_log_pages(24);
     let database = created("tiny-nospare", 40, &options);
     database.table("t").unwrap();
     database.runtime().checkpoint_now().unwrap();
@@ -204,25 +204,18 @@ fn cut_with_many_changes(options: &Options) -> SimNand {
     device
 }
 
-/// Goal: an opening ends, with any memory and any order in which frames leave it. Method: many changes that
-/// the log alone has, in trees of many leaves and of one; opened with other memory by every preset and every
-/// policy, on a device that counts its reads.
+/// Goal: an opening ends, with any memory. Method: many changes that the log alone has, in trees of many
+/// leaves and of one; opened with other memory by every preset, on a device that counts its reads.
 #[test]
 fn every_opening_ends_whatever_the_memory() {
     const READS_MAX: u32 = 400_000;
-    let with_policy = |policy: &Replacement| Options {
-        replacement: *policy,
-        ..Options::preset(if *policy == Replacement::LsLru { "ls-lru" } else { "flagstone" })
-            .unwrap()
-    };
     let presets = PRESETS.iter().map(|preset| Options::preset(preset.name).unwrap());
     let device = cut_with_many_changes(&Options::default().with_memory(2 << 20));
-    let ways = presets.chain(Replacement::ALL.iter().map(with_policy));
     // Some presets want a chip with other capabilities.
-    for way in ways.filter(|way| way.require(&device).is_ok()) {
+    for way in presets.filter(|way| way.require(&device).is_ok()) {
         for memory in [24 * PAGE_SIZE, 96 << 10, 160 << 10, 256 << 10] {
             let options = way.clone().with_memory(memory);
-            let told = format!("{}, {:?}, {memory} bytes", options.preset, options.replacement);
+            let told = format!("{}, {memory} bytes", options.preset);
             let database =
                 Database::open_on(with_bounded_reads(device.clone(), READS_MAX), &options);
             let database = database.unwrap_or_else(|error| panic!("{told}: {error}"));

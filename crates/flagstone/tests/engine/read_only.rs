@@ -148,7 +148,7 @@ fn a_file_is_read_after_every_cut() {
 #[test]
 fn a_tail_that_outgrows_memory_asks_for_more() {
     let profile = Profile::named("slc-2k").unwrap().with_block_count(128).unwrap();
-    let large = Options { log_pages: 1_024, ..Options::default().with_memory(8 << 20) };
+    let large = Options::default().with_memory(8 << 20).with_log_pages(1_024);
     let database = Database::create_on(SimNand::new(&profile, 1), &large).unwrap();
     let table = database.table("t").unwrap();
     for row in 0..6_000_u32 {
@@ -159,13 +159,13 @@ fn a_tail_that_outgrows_memory_asks_for_more() {
     database.flush().unwrap();
     let device = database.into_device().unwrap();
     // Of 6,000 rows 1,401 are in no leaf yet.
-    let little = Options { memory: 128 << 10, ..large.clone() };
+    let little = large.clone().with_memory(128 << 10);
     let refused = Database::open_read_only_on(device.clone(), &little).unwrap_err();
     assert!(
         matches!(refused, OpenError::NeedsMemory { memory } if memory == 128 << 10),
         "{refused}"
     );
-    let enough = Options { memory: 256 << 10, ..large.clone() };
+    let enough = large.clone().with_memory(256 << 10);
     let database = Database::open_read_only_on(device.clone(), &enough).unwrap();
     let table = database.existing_table("t").unwrap().unwrap();
     assert_eq!(database.snapshot().unwrap().len(table).unwrap(), 6_000);
@@ -284,7 +284,7 @@ fn what_a_checkpoint_copied_of_a_run_is_not_let_go() {
     (6..10_000).for_each(|row| transaction.put(table, &key(row), &[2; 100]).unwrap());
     transaction.commit().unwrap();
     let wanted = [b"XY", &[1; 98][..]].concat();
-    let large = Options { log_pages: 0, ..Options::default().with_memory(16 << 20) };
+    let large = Options::default().with_memory(16 << 20).with_log_pages(0);
     let database = Database::open_on(database.into_device().unwrap(), &large).unwrap();
     let table = database.existing_table("t").unwrap().unwrap();
     assert_eq!(database.begin().get(table, &key(5)), Ok(Some(wanted.clone())));

@@ -1,8 +1,7 @@
 //! Content that a restart gives back, and remains that it must not leave.
 
-use flagstone::{
-    Budget, Compaction, Database, Durability, EngineError, Options, Table, Transaction,
-};
+use flagstone::{Database, Durability, EngineError, Options, Table, Transaction};
+use flagstone_engine::{Budget, Compaction};
 use flagstone_nand::{Crashable, FaultPlan, Nand, Profile, SegmentFile, SimNand, SimStorage};
 
 const MEMORY: usize = 96 << 10;
@@ -182,7 +181,7 @@ fn a_checkpoint_keeps_what_a_recovered_run_holds_apart() {
     const ROWS: u32 = 600;
     let row = |number: u32| number.to_be_bytes();
     let is_late = |number: &u32| number % 48 < 12;
-    let merging = Options { compaction: Compaction::Merge, ..options() };
+    let merging = options().with_techniques(|techniques| techniques.compaction = Compaction::Merge);
     let profile = Profile::named("slc-2k").unwrap().with_block_count(64).unwrap();
     let database = Database::create_on(SimNand::new(&profile, 1), &merging).unwrap();
     let table = database.table("t").unwrap();
@@ -258,7 +257,8 @@ fn pages_of_a_replaced_value_may_have_a_new_owner() {
 fn inner_nodes_that_split_at_restart_are_written_once() {
     const PROGRAMS_MAX: u64 = 2_000;
     let profile = Profile::named("ls-lru-nand").unwrap().with_block_count(512).unwrap();
-    let options = Options { budget: Budget::Divided, ..Options::default().with_memory(128 << 10) };
+    let options = Options::default().with_memory(128 << 10);
+    let options = options.with_techniques(|techniques| techniques.budget = Budget::Divided);
     let database = Database::create_on(SimNand::new(&profile, 1), &options).unwrap();
     let table = database.table("t").unwrap();
     // A permutation of the numbers: keys in no order.
@@ -275,7 +275,8 @@ fn inner_nodes_that_split_at_restart_are_written_once() {
     }
     database.runtime().checkpoint_now().unwrap();
     let whole = Options::preset("traditional").unwrap();
-    let less = Options { frame_share: 0.0469, ..whole.with_memory(128 << 10) };
+    let less = whole.with_memory(128 << 10);
+    let less = less.with_techniques(|techniques| techniques.frame_share = 0.0469);
     let database = Database::open_on(database.into_device().unwrap(), &less).unwrap();
     let programs = |database: &Database<SimNand>| {
         let runtime = database.runtime();
@@ -299,7 +300,7 @@ fn inner_nodes_that_split_at_restart_are_written_once() {
 #[test]
 fn numbers_that_a_merging_restart_frees_have_no_other_owner_before_its_end() {
     const ROWS: u32 = 6_000;
-    let roomy = Options { log_pages: 1_500, ..Options::default().with_memory(8 << 20) };
+    let roomy = Options::default().with_memory(8 << 20).with_log_pages(1_500);
     let profile = Profile::named("slc-2k").unwrap().with_block_count(128).unwrap();
     let database = Database::create_on(SimNand::new(&profile, 1), &roomy).unwrap();
     let change = |database: &Database<SimNand>, keys: std::ops::Range<u32>, is_there: bool| {
@@ -340,7 +341,7 @@ fn numbers_that_a_merging_restart_frees_have_no_other_owner_before_its_end() {
 /// memory of the next opening, with a spilled transaction behind them.
 #[test]
 fn a_merging_restart_leaves_later_spills_on_flash() {
-    let options = |memory| Options { log_pages: 2_000, ..Options::default().with_memory(memory) };
+    let options = |memory| Options::default().with_memory(memory).with_log_pages(2_000);
     let profile = Profile::named("slc-2k").unwrap().with_block_count(256).unwrap();
     let device = SimNand::new(&profile, 1);
     let database = Database::create_on(device, &options(1 << 20)).unwrap();
@@ -379,9 +380,8 @@ fn a_merging_restart_leaves_later_spills_on_flash() {
 fn a_merging_restart_leaves_leaves_alone_that_know_more() {
     const ROWS: u32 = 24_000;
     const STRETCH: u32 = 36;
-    let options = |name: &str, memory| Options {
-        log_pages: 8_000,
-        ..Options::preset(name).unwrap().with_memory(memory)
+    let options = |name: &str, memory| {
+        Options::preset(name).unwrap().with_memory(memory).with_log_pages(8_000)
     };
     let profile = Profile::named("slc-2k").unwrap().with_block_count(512).unwrap();
     let device = SimNand::new(&profile, 1);
@@ -847,7 +847,7 @@ fn a_large_transaction_may_follow_another() {
     let profile = Profile::named("tiny").unwrap().with_block_count(400).unwrap();
     let geometry = flagstone_nand::Geometry { pages_per_block: 16, ..profile.geometry };
     let profile = Profile { geometry, ..profile };
-    let options = Options { log_pages: 1_600, ..Options::default().with_memory(64 << 10) };
+    let options = Options::default().with_memory(64 << 10).with_log_pages(1_600);
     let put = |database: &Database<SimNand>, table, rows: u32, fill: u8| {
         let mut transaction = database.begin();
         for row in 0..rows {
@@ -976,7 +976,7 @@ fn a_checkpoint_that_is_waited_for_takes_few_syncs() {
 #[test]
 fn records_count_against_the_log_not_their_memory() {
     let profile = Profile::named("slc-2k").unwrap().with_block_count(128).unwrap();
-    let options = Options { log_pages: 512, ..Options::default().with_memory(8 << 20) };
+    let options = Options::default().with_memory(8 << 20).with_log_pages(512);
     let database = Database::create_on(SimNand::new(&profile, 1), &options).unwrap();
     let table = database.table("t").unwrap();
     let mut most = 0;

@@ -186,7 +186,7 @@ fn a_log_longer_than_memory_is_put_back() {
 #[test]
 fn options_without_end_overflow_nothing() {
     let options = Options::default().with_memory(usize::MAX);
-    let options = Options { lock_timeout: Duration::MAX, checkpoint_commits: u64::MAX, ..options };
+    let options = options.with_lock_timeout(Duration::MAX).with_checkpoint_commits(u64::MAX);
     let database = Database::create_on(device(64), &options).unwrap();
     let rows = |table| (0..3_000_u32).map(move |row| (table, row.to_be_bytes()));
     let table = database.table("t").unwrap();

@@ -4,7 +4,8 @@
 use std::sync::{Arc, mpsc};
 use std::time::Duration;
 
-use flagstone::{CommitBy, Database, Durability, EngineError, Options, Table};
+use flagstone::{Database, Durability, EngineError, Options, Table};
+use flagstone_engine::CommitBy;
 use flagstone_nand::{Crashable, FaultPlan, Nand, Profile, SegmentFile, SimNand, SimStorage};
 
 fn chip(name: &str, blocks: u32) -> SimNand {
@@ -342,7 +343,7 @@ fn a_damaged_root_does_not_pass_for_the_value_before_it() {
     let mut device = database.into_device().unwrap();
     device.power_cycle();
 
-    let claiming = Options { commit: CommitBy::Claims, ..options() };
+    let claiming = options().with_techniques(|techniques| techniques.commit = CommitBy::Claims);
     let database = Database::open_on(device, &claiming).unwrap();
     let names: Vec<_> = (0..90).map(|number| format!("t{number}")).collect();
     for name in &names {
@@ -426,7 +427,7 @@ fn a_value_has_the_room_of_runs_that_wait() {
 /// checkpoint; a block of these roots is erased.
 #[test]
 fn a_lost_root_does_not_pass_for_the_page_before_it() {
-    let claiming = Options { commit: CommitBy::Claims, ..options() };
+    let claiming = options().with_techniques(|techniques| techniques.commit = CommitBy::Claims);
     let mut device = chip("slc-2k", 128);
     let database = Database::create_on(device, &claiming).unwrap();
     let former = database.table("former").unwrap();

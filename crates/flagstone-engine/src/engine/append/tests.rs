@@ -150,7 +150,8 @@ fn put_rows(database: &Database<SimNand>, table: Table, rows: std::ops::Range<u3
 /// Goal: where a device takes no appends, or the options want none, every change is a whole page.
 #[test]
 fn nothing_is_appended_where_that_is_not_carried_or_not_wanted() {
-    let off = Options { append_scheme: Appends::default(), ..options() };
+    let with = |scheme| options().with_techniques(|techniques| techniques.append_scheme = scheme);
+    let off = with(Appends::default());
     for (profile, options) in [("spi-nand", options()), ("slc-2k", off)] {
         let (database, table) = database(profile, &options, 8);
         let grown = during(&database, || put(&database, table, 0..1, 1));
@@ -163,7 +164,8 @@ fn nothing_is_appended_where_that_is_not_carried_or_not_wanted() {
 #[test]
 fn schemes_of_the_classic_engine_are_refused() {
     for scheme in ["auto,t=0x0", "0x0,t=auto", "2x4", "1xruns"] {
-        let options = Options { append_scheme: scheme.parse().unwrap(), ..options() };
+        let appends: Appends = scheme.parse().unwrap();
+        let options = options().with_techniques(|techniques| techniques.append_scheme = appends);
         let refused = Database::create_on(chip("slc-2k"), &options).err();
         let is_told = refused.is_some_and(|error| error.to_string().contains("append_scheme"));
         assert!(is_told, "{scheme}");

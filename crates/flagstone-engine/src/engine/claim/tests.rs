@@ -12,7 +12,8 @@ use crate::testing::Database;
 const ROWS: u32 = 610;
 
 fn options(commit: CommitBy) -> Options {
-    Options { commit, ..Options::default().with_memory(1 << 20) }
+    let options = Options::default().with_memory(1 << 20);
+    options.with_techniques(|techniques| techniques.commit = commit)
 }
 
 fn key(row: u32) -> [u8; 4] {
@@ -28,7 +29,8 @@ fn value(row: u32, round: u32) -> Vec<u8> {
 /// A table of [`ROWS`] rows, all in leaves.
 fn database(commit: CommitBy) -> (Database<SimNand>, Table) {
     let profile = Profile::named("slc-2k").unwrap().with_block_count(64).unwrap();
-    let merging = Options { compaction: Compaction::Merge, ..options(CommitBy::Log) };
+    let merging = options(CommitBy::Log);
+    let merging = merging.with_techniques(|techniques| techniques.compaction = Compaction::Merge);
     let database = Database::create_on(SimNand::new(&profile, 1), &merging).unwrap();
     let table = database.table("t").unwrap();
     put(&database, table, 0..ROWS, 0);
@@ -205,9 +207,9 @@ fn changes_around_a_claim_stay_apart() {
         put(&database, table, 10..20, 1);
         // Both sessions' changes are in the log's tail; no checkpoint comes between.
         let runtime = database.runtime();
-        runtime.engine().options.commit = commit;
+        runtime.engine().options.techniques.commit = commit;
         put(&database, table, 0..ROWS, 2);
-        runtime.engine().options.commit = CommitBy::Log;
+        runtime.engine().options.techniques.commit = CommitBy::Log;
         let mut transaction = database.begin();
         (10..20).for_each(|row| transaction.patch(table, &key(row), 0, &key(3)).unwrap());
         transaction.commit_with(Durability::Immediate).unwrap();
@@ -229,7 +231,7 @@ fn changes_around_a_claim_stay_apart() {
 fn sessions_keep_changes_apart_without_a_marker() {
     let (database, table) = database(CommitBy::Log);
     put(&database, table, 10..20, 1);
-    database.runtime().engine().options.commit = CommitBy::Flags;
+    database.runtime().engine().options.techniques.commit = CommitBy::Flags;
     put(&database, table, 0..ROWS, 2);
     let leaves = claimed(&database);
     assert!(leaves > 25, "{leaves} leaves");
@@ -259,9 +261,9 @@ fn copies_stay_apart_when_their_changes_leave_memory() {
     for commit in [CommitBy::Claims, CommitBy::Flags] {
         let (database, table) = database(CommitBy::Log);
         put(&database, table, 10..20, 1);
-        database.runtime().engine().options.commit = commit;
+        database.runtime().engine().options.techniques.commit = commit;
         put(&database, table, 0..ROWS, 2);
-        database.runtime().engine().options.commit = CommitBy::Log;
+        database.runtime().engine().options.techniques.commit = CommitBy::Log;
         let mut transaction = database.begin();
         (10..20).for_each(|row| transaction.patch(table, &key(row), 50, &[0xEE; 4]).unwrap());
         transaction.commit_with(Durability::Immediate).unwrap();
@@ -370,7 +372,7 @@ fn changes_around_a_leaf_that_becomes_several_stay_apart() {
         let (database, table) = database(CommitBy::Log);
         put(&database, table, 300..301, 1);
         let before = database.snapshot().unwrap();
-        database.runtime().engine().options.commit = commit;
+        database.runtime().engine().options.techniques.commit = commit;
         let mut transaction = database.begin();
         transaction.put(table, &key(300), &value(300, 2)).unwrap();
         for number in 0..400 {
@@ -379,7 +381,7 @@ fn changes_around_a_leaf_that_becomes_several_stay_apart() {
         transaction.commit_with(Durability::Immediate).unwrap();
         assert!(claimed(&database) > 15, "{commit:?}: {} pages", claimed(&database));
         let after = database.snapshot().unwrap();
-        database.runtime().engine().options.commit = CommitBy::Log;
+        database.runtime().engine().options.techniques.commit = CommitBy::Log;
         let mut transaction = database.begin();
         transaction.patch(table, &key(300), 0, &key(3)).unwrap();
         transaction.patch(table, &key_between(7), 0, &key(3)).unwrap();
@@ -474,7 +476,7 @@ fn who_gives_up_a_claim_is_told_whether_it_may_be_committed() {
             // Another thread's flush ends meanwhile.
             runtime.flush_now().unwrap();
         }
-        runtime.engine().options.commit = CommitBy::Log;
+        runtime.engine().options.techniques.commit = CommitBy::Log;
         let gives_up = runtime.engine().gives_up(xid);
         answers.push(gives_up);
         if gives_up {

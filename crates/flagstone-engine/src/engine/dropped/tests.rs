@@ -164,8 +164,8 @@ fn a_snapshot_behind_a_drop_lets_everything_go() {
 #[test]
 fn a_table_that_is_freed_keeps_its_shape() {
     let profile = Profile::named("slc-2k").unwrap().with_block_count(128).unwrap();
-    let options = Options { frames: FrameKind::Ahead, ..Options::default() };
-    let options = options.with_memory(512 << 10);
+    let options = Options::default().with_memory(512 << 10);
+    let options = options.with_techniques(|techniques| techniques.frames = FrameKind::Ahead);
     let database = Database::create_on(SimNand::new(&profile, 1), &options).unwrap();
     let table = database.table("t").unwrap();
     let rows = (0..6_000_u32).map(|row| (row.to_be_bytes(), [7; 100]));

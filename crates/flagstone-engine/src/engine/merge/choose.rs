@@ -4,15 +4,13 @@ use std::cmp::Reverse;
 
 use flagstone_space::{LogicalPage, Lsn};
 
-use super::ledger::{GroupKey, Ledger, Place, growth_by};
-use super::units::gross_of;
+use super::guest::{GuestAnswer, growth_by};
 use super::{EMPTIED_MAX, Reason, Target, WINDOWS_MAX, WriteJob};
 use crate::delta::{DeltaMap, Entry, KeyRange, Op};
 use crate::engine::descent::Seek;
 use crate::engine::{Engine, Step, Stop, Table, Tree};
 use crate::error::EngineError;
 use crate::node::NodeView;
-use crate::options::{SuperGroup, Victim};
 
 impl Engine {
     pub(super) fn merge_job(&mut self) -> Step<Option<WriteJob>> {
@@ -50,34 +48,14 @@ impl Engine {
     }
 
     fn choose(&mut self) -> Step<Option<Target>> {
-        if let Some(target) = self.choose_unit()? {
-            return Ok(Some(target));
-        }
-        if !self.is_short() {
-            return Ok(None);
-        }
-        let chosen = self.choose_by_policy();
-        self.tell_units();
-        chosen
-    }
-
-    fn choose_by_policy(&mut self) -> Step<Option<Target>> {
-        match self.options.victim {
-            Victim::Window => return self.choose_leaf(),
-            Victim::Cover => return self.choose_cover(),
-            _ => {}
-        }
-        match self.planner.ledger.super_group() {
-            SuperGroup::Off => self.choose_group(),
-            SuperGroup::Victim => match self.choose_group()? {
-                Some(target) => self.widened(target).map(Some),
-                None => Ok(None),
-            },
-            SuperGroup::All => self.choose_super_group(),
+        match self.ask_guest()? {
+            GuestAnswer::Leaf(target) => Ok(Some(target)),
+            GuestAnswer::Window if self.is_short() => self.choose_leaf(),
+            GuestAnswer::Window | GuestAnswer::None => Ok(None),
         }
     }
 
-    /// Whether a leaf of a super group can be tried now.
+    /// Whether a leaf that goes with the last one chosen can be tried now.
     pub(super) fn has_joined(&self) -> bool {
         self.planner.joined.front().is_some_and(|next| self.may_reshape(next))
     }
@@ -91,7 +69,7 @@ impl Engine {
         self.trees.get(target.table.id as usize).is_some_and(|tree| tree.reshaping.is_none())
     }
 
-    /// The next leaf of a super group: one reshape of a tree follows the other.
+    /// The next leaf that goes with the last one chosen: one reshape of a tree follows the other.
     fn take_joined(&mut self) -> Option<Target> {
         if self.has_joined() { self.planner.joined.pop_front() } else { None }
     }
@@ -117,150 +95,6 @@ impl Engine {
             let target = Target::new(table, key.to_vec(), Reason::Emptied);
             self.planner.emptied.push_back(target);
         }
-    }
-
-    /// Finds the groups that belong with the group of `target`; they are to be merged after it.
-    fn widened(&mut self, target: Target) -> Step<Target> {
-        let at = (target.table.id, target.key.clone());
-        while let Some(next) = self.planner.ledger.unreadable_near(&at, self.planner.joining_reads)
-        {
-            self.measure_leaf(&next)?;
-            self.planner.joining_reads += 1;
-        }
-        self.planner.joining_reads = 0;
-        self.join(&at);
-        Ok(target)
-    }
-
-    /// Notes that the groups that belong with the group at `at` are to be merged after it.
-    fn join(&mut self, at: &GroupKey) {
-        let joined = self.planner.ledger.joined(at).into_iter();
-        let joined = joined.map(|(id, key)| Target::new(Table::of(id), key, Reason::Joined));
-        self.planner.joined = joined.collect();
-    }
-
-    /// The cheapest of all super groups, by its first group that can be merged now.
-    fn choose_super_group(&mut self) -> Step<Option<Target>> {
-        self.place_groups()?;
-        while let Some(at) = self.planner.ledger.unread() {
-            self.measure_leaf(&at)?;
-        }
-        let durable = self.merge_lsn();
-        for at in self.planner.ledger.super_groups(PASSED_MAX) {
-            let Some(group) = self.planner.ledger.get(&at) else { continue };
-            let (page, high) = (group.place.page, group.place.high.clone());
-            let table = Table::of(at.0);
-            let range = KeyRange { low: &at.1, high: high.as_deref() };
-            let is_busy = self.busy.contains(&page) || self.planner.passes_over(page);
-            if self.tree(table)?.deltas.range(range).next().is_none() {
-                self.planner.ledger.forget(at.0, range);
-            } else if !is_busy && self.tree(table)?.deltas.has_upto(range, durable) {
-                self.join(&at);
-                return Ok(Some(Target::new(table, at.1, Reason::Memory)));
-            }
-        }
-        Ok(None)
-    }
-
-    /// Tells the ledger the used bytes of a group's leaf. Pages read for that may leave again.
-    fn measure_leaf(&mut self, at: &GroupKey) -> Step<()> {
-        let index = self.leaf_for(Table::of(at.0), Seek::At(&at.1))?;
-        let used = NodeView::trusted(&self.pool.frame(index).image).used_bytes();
-        self.planner.ledger.measure(at, used);
-        self.planner.held.clear();
-        Ok(())
-    }
-
-    /// The group that the policy ranks first among groups that can be merged now. Sizes are counted
-    /// before they are believed (G1), leaves read where the rank rests on their content.
-    fn choose_group(&mut self) -> Step<Option<Target>> {
-        self.place_groups()?;
-        let mut passed = 0;
-        while let Some((at, group)) = self.planner.ledger.ranked(passed) {
-            let table = Table::of(at.0);
-            let range = KeyRange { low: &at.1, high: group.place.high.as_deref() };
-            let deltas = &self.tree(table)?.deltas;
-            let size = deltas.range_bytes(range);
-            let is_durable = deltas.has_upto(range, self.merge_lsn());
-            if size == 0 {
-                self.planner.ledger.forget(at.0, range);
-            } else if size != group.size {
-                self.planner.ledger.recount(&at, size);
-            } else if !is_durable
-                || self.busy.contains(&group.place.page)
-                || self.planner.passes_over(group.place.page)
-            {
-                passed += 1;
-                if passed > PASSED_MAX {
-                    break;
-                }
-            } else if self.planner.ledger.wants_leaf(&group) {
-                self.measure_leaf(&at)?;
-            } else {
-                return Ok(Some(Target::new(table, at.1, Reason::Memory)));
-            }
-        }
-        Ok(None)
-    }
-
-    /// Looks up the leaves of deltas that lie in no group.
-    pub(super) fn place_groups(&mut self) -> Step<()> {
-        while let Some((id, key)) = self.planner.ledger.unplaced() {
-            let tree = self.trees.get(id as usize);
-            let next = if tree.is_none_or(|tree| tree.root.is_none() || tree.deltas.is_empty()) {
-                self.planner.ledger.forget(id, KeyRange::ALL);
-                None
-            } else {
-                self.place_below(Table::of(id), &key)?.map(|high| (id, high))
-            };
-            let behind = self.trees.first_from(id as usize + 1).map(|tree| tree.id);
-            let next = next.or_else(|| behind.map(|id| (id, Vec::new())));
-            self.planner.ledger.swept_to(next);
-            self.tell_units();
-        }
-        Ok(())
-    }
-
-    /// Tells the ledger of the group of `key`, or on a sweep of all groups below the same inner node;
-    /// returns the key at which the next node begins.
-    fn place_below(&mut self, table: Table, key: &[u8]) -> Step<Option<Vec<u8>>> {
-        let index = self.node_for(table, Seek::At(key), 1)?;
-        let frame = self.pool.frame(index);
-        let view = NodeView::trusted(&frame.image);
-        let next = view.high().map(<[u8]>::to_vec);
-        let Some(tree) = self.trees.get(table.id as usize) else { return Ok(None) };
-        let deltas = &tree.deltas;
-        let ledger = &mut self.planner.ledger;
-        let parent = frame.page;
-        let place = |ledger: &mut Ledger, low: Vec<u8>, high: Option<Vec<u8>>, page, child| {
-            let range = KeyRange { low: &low, high: high.as_deref() };
-            let size = deltas.range_bytes(range);
-            let growth = deltas.range(range).map(|entry| grown_by(&entry, Lsn(u64::MAX))).sum();
-            let gross = gross_of(deltas, range);
-            ledger.place(
-                (table.id, low.clone()),
-                Place { high: high.clone(), page, parent, child },
-                size,
-                growth,
-            );
-            ledger.set_gross(&(table.id, low), gross);
-        };
-        if view.is_leaf() {
-            place(ledger, view.low().to_vec(), next.clone(), frame.page, 0);
-            return Ok(next);
-        }
-        let children = match view.child_for(key) {
-            Some((child, _)) if !ledger.is_sweeping() => child..child + 1,
-            _ => 0..view.count(),
-        };
-        for child in children {
-            let low = if child == 0 { view.low().to_vec() } else { view.separator(child) };
-            let high = (child + 1 < view.count()).then(|| view.separator(child + 1));
-            if let Some(page) = view.child(child) {
-                place(ledger, low, high.or_else(|| next.clone()), page, child);
-            }
-        }
-        Ok(next)
     }
 
     /// The leaf whose merge frees most bytes a page, among the next windows.
@@ -422,9 +256,6 @@ pub(in crate::engine) fn grown_by(entry: &Entry<'_>, upto: Lsn) -> i64 {
     let whole = versions.filter(|(_, op)| !matches!(op, Op::Patch(_)));
     whole.last().map_or(0, |(_, op)| growth_by(entry.key(), op))
 }
-
-/// Groups of higher rank that are passed over for one that can be merged now, at most.
-const PASSED_MAX: usize = 64;
 
 /// Leaves that are passed over in key order for one that can be merged now, at most.
 const LEAVES_PASSED_MAX: usize = 64;

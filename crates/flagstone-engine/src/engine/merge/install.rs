@@ -207,12 +207,10 @@ impl Engine {
         self.refresh_parent(table, &reshape, lsn);
         // Commits that came while the leaves were being written go to their frames, where they may.
         written.into_iter().for_each(|page| self.absorb(page));
-        if self.planner.ledger.tells() {
-            // Groups that were placed when the deltas went were placed by the old leaves.
-            reshape.old.iter().for_each(|old| self.regroup(table, old.range()));
-        }
+        // Until now the deltas were told by the old leaves.
+        reshape.old.iter().for_each(|old| self.tell_leaves_changed(table, old.range()));
         if let Some(rest) = &reshape.rest {
-            self.regroup(table, rest.range());
+            self.tell_deltas_went(table, rest.range());
         }
         self.counts.split_together = self.counts.split_together.max(reshape.leaves_split() as u64);
         self.counts.merges_in_parts += u64::from(reshape.rest.is_some());

@@ -213,7 +213,7 @@ fn runs_that_wait_survive_cuts() {
 fn random_rows_of_large_commits_cost_fewer_pages() {
     let cost = |commit| {
         let profile = Profile::named("slc-2k").unwrap().with_block_count(512).unwrap();
-        let options = Options { commit, ..options() };
+        let options = options().with_techniques(|techniques| techniques.commit = commit);
         let database = Database::create_on(SimNand::new(&profile, 1), &options).unwrap();
         let table = database.table("t").unwrap();
         let (mut draws, mut model) = (Draws(7, u32::MAX), Model::new());

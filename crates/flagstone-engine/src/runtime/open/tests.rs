@@ -2,8 +2,11 @@ use flagstone_nand::{Crashable as _, Profile, SimNand};
 use flagstone_space::Cause;
 
 use super::super::{REGION_SYSTEM, tag_of};
+use crate::appends::Appends;
 use crate::engine::{Stop, Table, Wait};
-use crate::options::{Durability, Options};
+use crate::options::{
+    AbsentLeaf, Budget, CommitBy, Compaction, Durability, Options, RelocationFolding,
+};
 use crate::testing::Database;
 
 const KEYS: u32 = 500;
@@ -41,10 +44,17 @@ fn fill_log(database: &Database<SimNand>, table: Table) -> u32 {
 #[test]
 fn a_full_log_delays_no_restart() {
     let profile = Profile::named("slc-2k").unwrap().with_block_count(128).unwrap();
-    let options = Options {
-        log_pages: 32 * 64,
-        ..Options::preset("otf-immediate").unwrap().with_memory(1 << 20)
-    };
+    // Changes that a checkpoint merges, and of which it copies the rest.
+    let options = Options::default().with_memory(1 << 20).with_log_pages(32 * 64);
+    let options = options.with_checkpoint_commits(5_000).with_techniques(|techniques| {
+        techniques.append_scheme = Appends::default();
+        (techniques.frame_share, techniques.merge_batch) = (0.5, 0.0);
+        techniques.budget = Budget::Shared;
+        techniques.absent = AbsentLeaf::Read;
+        techniques.relocation = RelocationFolding::Keep;
+        techniques.compaction = Compaction::Merge;
+        techniques.commit = CommitBy::Log;
+    });
     let mut database = Database::create_on(SimNand::new(&profile, 1), &options).unwrap();
     let table = database.table("t").unwrap();
     put_all(&database, table);
@@ -72,7 +82,7 @@ fn a_full_log_delays_no_restart() {
 #[test]
 fn commits_that_wait_for_a_flush_have_room_in_the_log() {
     let profile = Profile::named("slc-2k").unwrap().with_block_count(24).unwrap();
-    let options = Options { log_pages: 8 * 64, ..Options::default().with_memory(1 << 20) };
+    let options = Options::default().with_memory(1 << 20).with_log_pages(8 * 64);
     let database = Database::create_on(SimNand::new(&profile, 1), &options).unwrap();
     let table = database.table("t").unwrap();
     put_all(&database, table);

@@ -1,6 +1,7 @@
 use std::sync::Arc;
 
-use flagstone::{CommitBy, EngineStats};
+use flagstone::{EngineStats, Options};
+use flagstone_engine::CommitBy;
 use flagstone_nand::SimNand;
 
 use super::*;
@@ -18,12 +19,18 @@ type Engine = Flagstone<RunnerRig<SimNand>>;
 /// claimed, the changes of several at a time spill.
 const SHARES: (f64, f64) = (0.4, 0.5);
 
+fn with_shares(options: Options, commit: CommitBy) -> Options {
+    options.with_techniques(|techniques| {
+        techniques.commit = commit;
+        (techniques.frame_share, techniques.uncommitted_share) = SHARES;
+    })
+}
+
 /// Transactions that are claimed, spill, and put long values.
 fn scenario(preset: &str, profile: &str, commit: CommitBy, seed: u64) -> Scenario<SimNand> {
     let device = chip(profile, seed).unwrap();
-    let mut options = small(preset::options(preset).unwrap().with_seed(seed), &device);
-    options.commit = commit;
-    (options.frame_share, options.uncommitted_share) = SHARES;
+    let options = small(preset::options(preset).unwrap().with_seed(seed), &device);
+    let options = with_shares(options, commit);
     let mix = Mix { changes: 180, ends: 24, large: 10, savepoints: 0, ..CLAIMS };
     let mut script = Script::seeded(seed, 240, &mix);
     // Counters begin again where a database is opened.
@@ -35,9 +42,8 @@ fn scenario(preset: &str, profile: &str, commit: CommitBy, seed: u64) -> Scenari
 /// for appends each.
 fn small_claims(seed: u64) -> Scenario<SimNand> {
     let device = chip("tiny-shared", seed).unwrap();
-    let mut options = small(preset::options("flagstone").unwrap().with_seed(seed), &device);
-    options.commit = CommitBy::Claims;
-    (options.frame_share, options.uncommitted_share) = SHARES;
+    let options = small(preset::options("flagstone").unwrap().with_seed(seed), &device);
+    let options = with_shares(options, CommitBy::Claims);
     let script = Script::seeded(seed, 240, &SMALL_CLAIMS);
     Scenario { device, model: None, setup: Setup::from(options), script }
 }
@@ -127,8 +133,8 @@ fn every_power_cut_with_kept_snapshots_recovers() {
     for (preset, profile, commit) in ways {
         for seed in 0..2 {
             let device = chip(profile, seed).unwrap();
-            let mut options = small(preset::options(preset).unwrap().with_seed(seed), &device);
-            options.commit = commit;
+            let options = small(preset::options(preset).unwrap().with_seed(seed), &device);
+            let options = options.with_techniques(|techniques| techniques.commit = commit);
             let script = Script::seeded(seed, 240, &KEEPING);
             let new = Scenario { device, model: None, setup: Setup::from(options), script };
             let before = Script::seeded(!seed, 1_200, &KEEPING);

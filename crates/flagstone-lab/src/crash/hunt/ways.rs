@@ -2,7 +2,8 @@
 //!
 //! Owns the devices, the mixes of operations and the lengths of the scripts. Never judges a violation: the hunt does.
 
-use flagstone::{CommitBy, Options};
+use flagstone::Options;
+use flagstone_engine::CommitBy;
 use flagstone_nand::{Crashable, Profile, ProfileError, SegmentFile, SimStorage};
 
 use super::super::explore::{Limits, Scenario, Tally, explore};
@@ -348,7 +349,8 @@ fn on_appends(target: Target, seed: u64) -> Result<Look, CrashError> {
 /// The same by transactions that commit with the leaves they changed.
 fn on_small_claims(target: Target, seed: u64, used: &Use) -> Result<Look, CrashError> {
     let device = (chip("tiny-shared", seed)?, used);
-    let options = Options { commit: CommitBy::Claims, ..Options::default() };
+    let options = Options::default();
+    let options = options.with_techniques(|techniques| techniques.commit = CommitBy::Claims);
     let ops = (300, &SMALL_CLAIMS);
     Ok(explored_with::<Flagstone<_>, _>(target, options, device, (seed, 1), ops))
 }
@@ -361,7 +363,7 @@ fn on_roomy_chip(target: Target, seed: u64, ops: usize, mix: &Mix) -> Result<Loo
     }
     let device = chip(profile_of(seed), seed)?;
     let little = small(Options::default().with_seed(seed), &device);
-    let roomy = Options { log_pages: little.log_pages * ROOMY as u32, ..little.clone() };
+    let roomy = little.clone().with_log_pages(little.log_pages * ROOMY as u32);
     let setup = target.setup(roomy.with_memory(little.memory * ROOMY));
     let script = Script::seeded(seed, ops, mix);
     let scenario = Scenario { device, model: None, setup, script };
@@ -511,7 +513,7 @@ impl Pace {
             Self::LittleWork => {
                 (config.turns_per_cut, config.idleness) = (3_000, IDLENESS);
                 // Engines that commit by flags need the chip that was drawn for them.
-                if config.setup.options.commit != CommitBy::Flags {
+                if config.setup.options.techniques().commit != CommitBy::Flags {
                     config.profile =
                         Profile::named("tiny-mlc")?.with_block_count(TIGHT_BLOCK_COUNT)?;
                 }

@@ -4,7 +4,6 @@
 
 use std::fmt::Write as _;
 
-use flagstone::PRESETS;
 use flagstone_nand::{Profile, SimNand};
 
 use super::super::explore::Limits;
@@ -14,6 +13,7 @@ use super::super::subject::Setup;
 use super::super::swarm::CHIP_PROFILES;
 use super::super::{CrashConfig, CrashError, CrashReport, chip, explore};
 use super::{Engine, Outcome, config, counted, grouped, seeds};
+use crate::preset;
 
 /// Operations that were cut, and operations that the device counted.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -41,9 +41,9 @@ pub(super) fn explored(
 }
 
 pub(super) fn every_cut(effort: u64) -> Result<Outcome, CrashError> {
-    let configs = PRESETS
-        .iter()
-        .flat_map(|preset| seeds(effort).map(|seed| config(preset.name, "tiny", 120, 1, seed)));
+    let presets = preset::flagstone().into_iter();
+    let configs = presets
+        .flat_map(|preset| seeds(effort).map(move |seed| config(preset, "tiny", 120, 1, seed)));
     let (cuts, outcome) = explored(configs)?;
     Ok(cuts_of_all(cuts, outcome))
 }

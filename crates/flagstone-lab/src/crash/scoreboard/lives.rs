@@ -4,7 +4,8 @@
 
 use std::fmt::Write as _;
 
-use flagstone::{Collection, WearLevelling};
+use flagstone::WearLevelling;
+use flagstone_engine::Collection;
 use flagstone_nand::{Nand as _, Profile, SimNand};
 
 use super::super::CrashError;
@@ -104,8 +105,9 @@ pub(super) fn run_to_death(effort: u64) -> Result<Outcome, CrashError> {
         let (mut commits, mut erases_max, mut erases_mean) = (0, 0, 0.0);
         for seed in seeds(effort) {
             let mut trial = mortal_trial(preset, DEATH_ENDURANCE, seed)?;
-            trial.setup.options.collection = collection;
-            trial.setup.options.wear_levelling = levelling;
+            let options = trial.setup.options.with_wear_levelling(levelling);
+            trial.setup.options =
+                options.with_techniques(|techniques| techniques.collection = collection);
             let lifetime = match wear::run_to_death::<Engine>(&trial, &keys.load(), 50_000_000) {
                 Ok(lifetime) => lifetime,
                 Err((lifetime, violation)) => {

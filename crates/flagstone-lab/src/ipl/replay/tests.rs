@@ -1,6 +1,6 @@
 //! Small traces of the classic engine, replayed.
 
-use flagstone::{AppendScheme, Options};
+use flagstone_engine::AppendScheme;
 use flagstone_nand::{Crashable as _, Ending, FaultPlan, Profile, SimNand};
 
 use super::super::{Config, Event, Recording, Trace, Variant};
@@ -16,7 +16,7 @@ fn trace(preset: &str) -> Trace {
     let profile = Profile::named("ipl-2007").unwrap().with_block_count(128).unwrap();
     let workload = Tatp::new(Dialect::Spec, 3_000, 3);
     let options = preset::options(preset).unwrap();
-    let options = Options { memory: 200_000, parts: 4, seed: Some(3), ..options };
+    let options = options.with_memory(200_000).with_parts(4).with_seed(3);
     let recording = Recording { options, clients: 4, commits: COMMITS, seed: 3 };
     Trace::record(&recording, &workload, Medium::new(&profile, 3).unwrap(), &mut |_| ()).unwrap()
 }

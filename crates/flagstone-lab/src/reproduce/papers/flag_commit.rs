@@ -8,7 +8,6 @@ mod extended;
 use std::sync::Arc;
 use std::time::Duration;
 
-use flagstone::Options;
 use flagstone_nand::Profile;
 
 use super::super::cell::{Cell, Outcomes};
@@ -140,7 +139,7 @@ fn cell(
 ) -> Result<Cell, ReproduceError> {
     let mut config = config(sizes, seed, images)?;
     config.abort_ratio = ratio;
-    let options = Options { parts: PARTS, ..preset::options(protocol)? };
+    let options = preset::options(protocol)?.with_parts(PARTS);
     Ok(Cell::bench(name_of(protocol, ratio), config, options))
 }
 

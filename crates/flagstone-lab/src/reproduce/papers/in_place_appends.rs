@@ -213,7 +213,7 @@ fn tpcb(
 }
 
 fn options(preset: &str) -> Result<Options, ReproduceError> {
-    Ok(Options { durability: Durability::Deferred, ..preset::options(preset)? })
+    Ok(preset::options(preset)?.with_durability(Durability::Deferred))
 }
 
 /// As many transactions as the paper's two hours made, right after the load.

@@ -8,8 +8,10 @@ mod split;
 
 use std::sync::Arc;
 
-use flagstone::{AbsentLeaf, Durability, Options, Replacement};
+use flagstone::{Durability, Options};
+use flagstone_engine::AbsentLeaf;
 use flagstone_nand::Profile;
+use flagstone_opponents::policies::{ReplacementRule, WithPolicies as _};
 
 use super::super::cell::{Cell, Outcome, Outcomes};
 use super::super::figure::{Axis, Drawing, Figure, Panel, Series};
@@ -205,7 +207,7 @@ impl Bench {
             }));
         }
         let options = options(chip, policy)?;
-        let options = Options { replacement_window: window, ..options };
+        let options = options.with_policies(|policies| policies.replacement_window = window);
         // Nothing is collected, so the rule of steadiness does not apply.
         Ok(Cell::new(name, move |_| {
             let run = bench::run(&config, &options, &mut |_| ())?;
@@ -215,24 +217,24 @@ impl Bench {
 }
 
 fn options(chip: Chip, policy: &str) -> Result<Options, ReproduceError> {
-    let durability = Durability::Deferred;
-    let base = match policy {
+    let options = match policy {
         LS_LRU => preset::options(LS_LRU)?,
-        LS_LRU_WAIT => Options { absent: AbsentLeaf::Wait, ..preset::options(LS_LRU)? },
+        LS_LRU_WAIT => preset::options(LS_LRU)?
+            .with_techniques(|techniques| techniques.absent = AbsentLeaf::Wait),
         _ => {
             let kept = MERGE_PAGES * chip.page_size + DELTAS;
-            Options {
-                frame_share: kept as f64 / MEMORY as f64,
-                replacement: match policy {
-                    CFLRU => Replacement::Cflru,
-                    CFDC => Replacement::Cfdc,
-                    _ => Replacement::Lru,
-                },
-                ..preset::options("traditional")?
-            }
+            let share = kept as f64 / MEMORY as f64;
+            let rule = match policy {
+                CFLRU => ReplacementRule::Cflru,
+                CFDC => ReplacementRule::Cfdc,
+                _ => ReplacementRule::Lru,
+            };
+            preset::options("traditional")?
+                .with_techniques(|techniques| techniques.frame_share = share)
+                .with_policies(|policies| policies.replacement = rule)
         }
     };
-    Ok(Options { durability, ..base })
+    Ok(options.with_durability(Durability::Deferred))
 }
 
 /// Flash time of a run in seconds.

@@ -9,8 +9,9 @@
 
 use std::sync::Arc;
 
-use flagstone::{Durability, Options, SuperGroup, Victim};
+use flagstone::{Durability, Options};
 use flagstone_nand::Profile;
+use flagstone_opponents::policies::{SuperGroup, VictimRule, WithPolicies as _};
 
 use super::super::cell::{Cell, Outcome, Outcomes};
 use super::super::figure::{Axis, Drawing, Figure, Panel, Series};
@@ -260,9 +261,11 @@ impl Bench {
         };
         let bytes = bytes(policy, pool_share);
         if !matches!(policy, TRADITIONAL | TRADITIONAL_BYTES) {
-            options.frame_share = frames as f64 / bytes as f64;
-            options.victim = victim(policy);
-            options.super_group = super_group;
+            let share = frames as f64 / bytes as f64;
+            options = options.with_techniques(|techniques| techniques.frame_share = share);
+            options = options.with_policies(|policies| {
+                (policies.victim, policies.super_group) = (victim(policy), super_group);
+            });
         }
         options.durability = Durability::Deferred;
         config.memory = MemoryBudget::Bytes(bytes);
@@ -289,13 +292,13 @@ fn cell(name: String, config: BenchConfig, options: Options) -> Cell {
     })
 }
 
-fn victim(policy: &str) -> Victim {
+fn victim(policy: &str) -> VictimRule {
     match policy {
-        FIFO => Victim::Fifo,
-        LRU => Victim::Lru,
-        BIGGEST => Victim::Biggest,
-        COST => Victim::Cost,
-        _ => Victim::Window,
+        FIFO => VictimRule::Fifo,
+        LRU => VictimRule::Lru,
+        BIGGEST => VictimRule::Biggest,
+        COST => VictimRule::Cost,
+        _ => VictimRule::Window,
     }
 }
 

@@ -5,7 +5,6 @@
 
 use std::sync::Arc;
 
-use flagstone::Options;
 use flagstone_nand::Profile;
 
 use super::super::cell::{Cell, Outcomes};
@@ -156,8 +155,7 @@ fn cell(
     config.fill = FILL / PAGES_OF_ORIGINAL;
     config.start = Start::Image(Arc::clone(images));
     config.seed = seed;
-    let mut options =
-        Options { parts: PARTS, log_pages: sizes.log_pages, ..preset::options(preset)? };
+    let mut options = preset::options(preset)?.with_parts(PARTS).with_log_pages(sizes.log_pages);
     if options.checkpoint_commits > 0 {
         options.checkpoint_commits = sizes.checkpoint_commits;
     }

@@ -22,14 +22,10 @@ const MEMORY: usize = 320 << 10;
 const PIECES_MAX: u32 = 1_000;
 
 fn options() -> Options {
-    let budget = Budget::Divided;
-    Options {
-        budget,
-        frame_share: 0.85,
-        commit: CommitBy::Log,
-        log_pages: 128,
-        ..Options::default().with_memory(MEMORY)
-    }
+    Options::default().with_memory(MEMORY).with_log_pages(128).with_techniques(|techniques| {
+        (techniques.budget, techniques.frame_share) = (Budget::Divided, 0.85);
+        techniques.commit = CommitBy::Log;
+    })
 }
 
 /// A chip with all rows in their leaves, at their first size.
@@ -227,7 +223,7 @@ fn a_snapshot_that_ends_within_a_claim_leaves_nothing() {
     runtime.flush_now().unwrap();
     let mut engine = runtime.engine();
     assert!(!engine.snapshots.is_empty() && !engine.must_merge(), "merges come first");
-    engine.options.commit = CommitBy::Claims;
+    engine.options.techniques.commit = CommitBy::Claims;
     drop(engine);
     put(&mut (0..ROWS).step_by(20), 1);
     let leaves = runtime.engine().counts.claimed_pages as usize;

@@ -10,8 +10,6 @@
 
 use std::sync::Arc;
 
-use flagstone::Options;
-
 use super::super::super::cell::{Cell, Outcomes};
 use super::super::super::figure::{Axis, Drawing, Figure, Panel, Series};
 use super::super::super::rule::{Claim, Rank, change};
@@ -120,7 +118,7 @@ impl Maker<'_> {
     ) -> Result<Cell, ReproduceError> {
         let mut config = config(&self.sizes, self.seed, self.images)?;
         vary(&mut config);
-        let options = Options { parts: PARTS, ..preset::options(protocol)? };
+        let options = preset::options(protocol)?.with_parts(PARTS);
         Ok(Cell::bench(name, config, options))
     }
 

@@ -10,7 +10,8 @@
 //!   no log stands beside the others and is not judged.
 //! - The second half of the transactions is counted.
 
-use flagstone::{AppendScheme, Durability, Options};
+use flagstone::Durability;
+use flagstone_engine::AppendScheme;
 use flagstone_nand::{Profile, SimNand};
 
 use super::super::super::cell::{Cell, OnShare, Outcome, Outcomes};
@@ -205,8 +206,8 @@ fn record(
     let memory = (workload.loaded_bytes() as f64 * MEMORY_SHARE) as usize;
     let memory = memory.max(FRAMES_MIN * PAGE_SIZE);
     let options = preset::options(preset).map_err(flagstone::OpenError::from)?;
-    let durability = Durability::Deferred;
-    let options = Options { memory, parts: PARTS.into(), durability, seed: Some(seed), ..options };
+    let options = options.with_memory(memory).with_parts(PARTS.into()).with_seed(seed);
+    let options = options.with_durability(Durability::Deferred);
     // Large enough for any run: the work of this chip is not counted.
     let block_size = 16 * PAGE_SIZE as u64;
     let blocks = 3 * workload.loaded_bytes() / block_size + commits / 50 + 200;

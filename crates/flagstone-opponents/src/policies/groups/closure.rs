@@ -16,9 +16,10 @@
 //!
 //! - **S1** Only groups whose leaf is known can split or merge it; others join as neighbours.
 
-use super::{Group, GroupKey, Ledger, Rank};
-use crate::engine::merge::UNDERFULL_PERCENT;
-use crate::options::SuperGroup;
+use flagstone_engine::policy::UNDERFULL_PERCENT;
+
+use super::{DeltaGroups, Group, GroupKey, Rank};
+use crate::policies::SuperGroup;
 
 /// Leaves that are read for one super group, at most.
 const READS_MAX: usize = 32;
@@ -37,15 +38,15 @@ enum Shape {
     Merged,
 }
 
-impl Ledger {
+impl DeltaGroups {
     /// How groups are committed together.
-    pub(in crate::engine::merge) fn super_group(&self) -> SuperGroup {
+    pub(in crate::policies) fn super_group(&self) -> SuperGroup {
         self.super_group
     }
 
     /// A group whose leaf has to be read before the super group of `at` is known, after `reads` reads
     /// for it.
-    pub(in crate::engine::merge) fn unreadable_near(
+    pub(in crate::policies) fn unreadable_near(
         &self,
         at: &GroupKey,
         reads: usize,
@@ -66,20 +67,20 @@ impl Ledger {
     }
 
     /// The other groups that are committed with `at`, in key order.
-    pub(in crate::engine::merge) fn joined(&self, at: &GroupKey) -> Vec<GroupKey> {
+    pub(in crate::policies) fn joined(&self, at: &GroupKey) -> Vec<GroupKey> {
         let siblings = self.siblings(at);
         let joined = self.closure(&siblings, at).into_iter().map(|(key, _)| key.clone());
         joined.filter(|key| key != at).collect()
     }
 
     /// A group whose leaf is not known.
-    pub(in crate::engine::merge) fn unread(&self) -> Option<GroupKey> {
+    pub(in crate::policies) fn unread(&self) -> Option<GroupKey> {
         self.unread.first().cloned()
     }
 
     /// The first super groups by their least member, `count` of them, the cheapest first; among equal
     /// ones the least recently hit first.
-    pub(in crate::engine::merge) fn super_groups(&self, count: usize) -> Vec<GroupKey> {
+    pub(in crate::policies) fn super_groups(&self, count: usize) -> Vec<GroupKey> {
         let mut ranked = Vec::new();
         let all: Vec<(&GroupKey, &Group)> = self.groups.iter().collect();
         // Siblings follow each other in key order.
@@ -184,7 +185,7 @@ mod tests {
 
     use super::super::Place;
     use super::*;
-    use crate::options::Victim;
+    use crate::policies::{PolicyOptions, VictimRule};
 
     const PAYLOAD: usize = 1000;
 
@@ -193,8 +194,10 @@ mod tests {
     }
 
     /// Leaves below two inner nodes, ten below each, all with a group; `used` bytes of some.
-    fn ledger(used: &[(u8, usize)]) -> Ledger {
-        let mut ledger = Ledger::new(Victim::Cost, SuperGroup::All, PAYLOAD);
+    fn groups(used: &[(u8, usize)]) -> DeltaGroups {
+        let (victim, super_group) = (VictimRule::Cost, SuperGroup::All);
+        let options = PolicyOptions { victim, super_group, ..PolicyOptions::default() };
+        let mut groups = DeltaGroups::new(&options, PAYLOAD);
         for child in 0..20u8 {
             let place = Place {
                 high: Some(vec![child + 1]),
@@ -202,73 +205,73 @@ mod tests {
                 parent: LogicalPage(u32::from(child) / 10),
                 child: usize::from(child) % 10,
             };
-            ledger.place(at(child), place, 100, 50);
-            ledger.measure(&at(child), 500);
+            groups.place(at(child), place, 100, 50);
+            groups.measure(&at(child), 500);
         }
-        used.iter().for_each(|(child, used)| ledger.measure(&at(*child), *used));
-        ledger
+        used.iter().for_each(|(child, used)| groups.measure(&at(*child), *used));
+        groups
     }
 
-    fn joined(ledger: &Ledger, child: u8) -> Vec<u8> {
-        ledger.joined(&at(child)).into_iter().map(|(_, key)| key[0]).collect()
+    fn joined(groups: &DeltaGroups, child: u8) -> Vec<u8> {
+        groups.joined(&at(child)).into_iter().map(|(_, key)| key[0]).collect()
     }
 
     #[test]
     fn leaves_that_stay_as_they_are_save_nothing() {
-        assert_eq!(joined(&ledger(&[]), 4), [0u8; 0]);
+        assert_eq!(joined(&groups(&[]), 4), [0u8; 0]);
     }
 
     #[test]
     fn splits_below_one_node_go_together_with_their_neighbours() {
-        let ledger = ledger(&[(1, 990), (7, 990), (12, 990)]);
-        assert_eq!(joined(&ledger, 1), [0, 2, 6, 7, 8]);
-        assert_eq!(joined(&ledger, 8), [0, 1, 2, 6, 7], "whichever of them is chosen");
-        assert_eq!(joined(&ledger, 12), [11, 13], "another inner node");
-        assert_eq!(joined(&ledger, 4), [0u8; 0]);
-        assert_eq!(joined(&ledger, 9), [0u8; 0], "a split changes no pointer");
+        let groups = groups(&[(1, 990), (7, 990), (12, 990)]);
+        assert_eq!(joined(&groups, 1), [0, 2, 6, 7, 8]);
+        assert_eq!(joined(&groups, 8), [0, 1, 2, 6, 7], "whichever of them is chosen");
+        assert_eq!(joined(&groups, 12), [11, 13], "another inner node");
+        assert_eq!(joined(&groups, 4), [0u8; 0]);
+        assert_eq!(joined(&groups, 9), [0u8; 0], "a split changes no pointer");
     }
 
     #[test]
     fn a_merge_reaches_the_leaf_beyond_its_neighbour() {
-        assert_eq!(joined(&ledger(&[(4, 100)]), 4), [2, 3, 5, 6]);
+        assert_eq!(joined(&groups(&[(4, 100)]), 4), [2, 3, 5, 6]);
     }
 
     #[test]
     fn leaves_that_decide_are_read_first_and_not_too_many() {
-        let mut ledger = ledger(&[]);
+        let mut groups = groups(&[]);
         for child in 0..20u8 {
-            let place = ledger.get(&at(child)).unwrap().place.clone();
-            ledger.place(at(child), place, 100, 50);
+            let place = groups.get(&at(child)).unwrap().place.clone();
+            groups.place(at(child), place, 100, 50);
         }
-        ledger.measure(&at(4), 500);
+        groups.measure(&at(4), 500);
         let mut read = Vec::new();
-        while let Some(key) = ledger.unreadable_near(&at(4), read.len()) {
+        while let Some(key) = groups.unreadable_near(&at(4), read.len()) {
             read.push(key.1[0]);
-            ledger.measure(&key, 500);
+            groups.measure(&key, 500);
         }
         assert_eq!(read, [2, 3, 5, 6], "what is near a leaf that stays");
-        ledger.measure(&at(14), 990);
+        groups.measure(&at(14), 990);
         let count = std::iter::successors(Some(()), |()| {
-            let key = ledger.unreadable_near(&at(14), 0)?;
-            ledger.measure(&key, 500);
+            let key = groups.unreadable_near(&at(14), 0)?;
+            groups.measure(&key, 500);
             Some(())
         });
         assert_eq!(count.count() - 1, 9, "all below the node of a leaf that splits");
-        assert_eq!(ledger.unreadable_near(&at(0), READS_MAX), None);
+        assert_eq!(groups.unreadable_near(&at(0), READS_MAX), None);
     }
 
     #[test]
     fn super_groups_are_ranked_by_what_they_write_for_what_they_free() {
-        let mut ledger = ledger(&[(5, 990)]);
+        let mut groups = groups(&[(5, 990)]);
         let size = 1000;
-        ledger.recount(&at(17), size);
-        let ranked = ledger.super_groups(usize::MAX);
+        groups.recount(&at(17), size);
+        let ranked = groups.super_groups(usize::MAX);
         assert_eq!(ranked[0], at(17), "a page for 1000 bytes");
         assert_eq!(ranked.last(), Some(&at(4)), "four pages for 300 bytes: leaves 4 to 6 together");
         assert_eq!(ranked.len(), 18, "each group once: {ranked:?}");
-        assert_eq!(ledger.super_groups(2), ranked[..2]);
-        assert_eq!(ledger.unread(), None);
-        ledger.place(at(3), ledger.get(&at(3)).unwrap().place.clone(), 100, 50);
-        assert_eq!(ledger.unread(), Some(at(3)), "whoever comes anew has to be read");
+        assert_eq!(groups.super_groups(2), ranked[..2]);
+        assert_eq!(groups.unread(), None);
+        groups.place(at(3), groups.get(&at(3)).unwrap().place.clone(), 100, 50);
+        assert_eq!(groups.unread(), Some(at(3)), "whoever comes anew has to be read");
     }
 }

@@ -3,8 +3,10 @@
 
 use std::collections::BTreeMap;
 
-use flagstone::{Budget, CommitBy, Database, MergeTo, Options, SuperGroup, Victim};
+use flagstone::{Database, Options};
+use flagstone_engine::{Budget, CommitBy, MergeTo};
 use flagstone_nand::{Crashable as _, Profile, SimNand};
+use flagstone_opponents::policies::{SuperGroup, VictimRule, WithPolicies as _};
 
 const ROWS: u32 = 20_000;
 const CHANGES: u32 = 20_000;
@@ -37,12 +39,13 @@ fn reopened(database: Database<SimNand>, options: &Options) -> Database<SimNand>
 }
 
 /// Deltas that each merge took, after many changes that were all there in the end.
-fn deltas_a_merge(victim: Victim) -> f64 {
+fn deltas_a_merge(victim: VictimRule) -> f64 {
     // The same memory for changes under each policy, and one leaf at a time.
-    let (budget, merge_batch) = (Budget::Divided, 0.0);
-    let options =
-        Options { victim, budget, merge_batch, commit: CommitBy::Log, ..Options::default() };
-    let options = options.with_memory(128 << 10);
+    let options = Options::default().with_memory(128 << 10).with_techniques(|techniques| {
+        (techniques.budget, techniques.merge_batch) = (Budget::Divided, 0.0);
+        techniques.commit = CommitBy::Log;
+    });
+    let options = options.with_policies(|policies| policies.victim = victim);
     let database = empty(&options);
     let table = database.table("t").unwrap();
     let mut expected = vec![0u32; ROWS as usize];
@@ -75,7 +78,7 @@ fn deltas_a_merge(victim: Victim) -> f64 {
 
 #[test]
 fn bigger_groups_make_fewer_page_writes() {
-    let [window, fifo, lru, biggest, cost, cover] = Victim::ALL.map(deltas_a_merge);
+    let [window, fifo, lru, biggest, cost, cover] = VictimRule::ALL.map(deltas_a_merge);
     let all = format!(
         "window {window:.1}, fifo {fifo:.1}, lru {lru:.1}, {biggest:.1}, {cost:.1}, cover {cover:.1}"
     );
@@ -132,11 +135,15 @@ fn pages_written(options: &Options) -> u64 {
 /// each policy that ranks groups, with leaves that come and go.
 #[test]
 fn super_groups_keep_every_row() {
-    for victim in [Victim::Lru, Victim::Biggest, Victim::Cost] {
+    for victim in [VictimRule::Lru, VictimRule::Biggest, VictimRule::Cost] {
         for super_group in SuperGroup::ALL {
-            let merge_to = MergeTo::Frame;
-            let options = Options { victim, super_group, merge_to, ..Options::default() };
-            assert!(pages_written(&options.with_memory(96 << 10)) > 0);
+            let options = Options::default().with_memory(96 << 10);
+            let options =
+                options.with_techniques(|techniques| techniques.merge_to = MergeTo::Frame);
+            let options = options.with_policies(|policies| {
+                (policies.victim, policies.super_group) = (victim, super_group);
+            });
+            assert!(pages_written(&options) > 0);
         }
     }
 }
@@ -145,10 +152,11 @@ fn super_groups_keep_every_row() {
 #[test]
 fn merges_to_frames_write_less() {
     let options = |merge_to| {
-        // Frames that are ahead take no claims: without any, both runs begin with the same leaves.
-        let commit = CommitBy::Log;
-        let options = Options { merge_to, commit, frame_share: 0.5, ..Options::default() };
-        options.with_memory(80 << 10)
+        Options::default().with_memory(80 << 10).with_techniques(|techniques| {
+            (techniques.merge_to, techniques.frame_share) = (merge_to, 0.5);
+            // Frames that are ahead take no claims: without any, both runs begin with the same leaves.
+            techniques.commit = CommitBy::Log;
+        })
     };
     let [flash, frame] = [MergeTo::Flash, MergeTo::Frame].map(|to| pages_written(&options(to)));
     assert!(frame * 100 < flash * 95, "{frame} and {flash} pages");
@@ -159,8 +167,9 @@ fn merges_to_frames_write_less() {
 #[test]
 fn a_batch_of_merges_frees_its_share() {
     let pause = |merge_batch: f64| {
-        let budget = Budget::Divided;
-        let options = Options { merge_batch, budget, ..Options::default().with_memory(128 << 10) };
+        let options = Options::default().with_memory(128 << 10).with_techniques(|techniques| {
+            (techniques.merge_batch, techniques.budget) = (merge_batch, Budget::Divided);
+        });
         let database = empty(&options);
         let table = database.table("t").unwrap();
         let (mut merges, mut pause, mut pauses) = (0, 0, Vec::new());

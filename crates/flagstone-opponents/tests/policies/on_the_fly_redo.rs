@@ -9,7 +9,7 @@ const MEMORY: usize = 256 << 10;
 const ROWS: u32 = 4_000;
 
 fn options(preset: &str) -> Options {
-    Options::preset(preset).unwrap().with_memory(MEMORY)
+    crate::preset(preset).with_memory(MEMORY)
 }
 
 /// A database of `ROWS` rows on flash: several times the memory.
@@ -52,7 +52,7 @@ fn a_checkpoint_compacts_the_log_where_the_default_copies_it() {
 
 #[test]
 fn checkpoints_come_by_the_number_of_commits() {
-    let every = Options { checkpoint_commits: 100, ..options("otf-immediate") };
+    let every = options("otf-immediate").with_checkpoint_commits(100);
     let (database, table) = loaded(&every);
     let before = database.stats().engine.checkpoints;
     (0..1_000).for_each(|number| touch(&database, table, number));
@@ -82,7 +82,7 @@ fn frames_and_redo_records_share_one_budget() {
     let (database, table) = loaded(&options);
     (0..300).for_each(|number| touch(&database, table, number));
     let memory = database.stats().engine.memory;
-    let share = (MEMORY as f64 * options.frame_share) as usize;
+    let share = (MEMORY as f64 * options.techniques().frame_share) as usize;
     assert!(memory.bases > share + share / 4, "{} bytes of frames", memory.bases);
     assert!(memory.bases <= MEMORY, "{} bytes of frames", memory.bases);
     assert!(memory.deltas <= MEMORY - share, "{} bytes of redo", memory.deltas);

@@ -4,65 +4,51 @@
 //! have reached the limit for one leaf. News are taken after every change, so that few wait.
 
 use flagstone_space::LogicalPage;
-use hashbrown::HashMap;
 
-use super::{Group, GroupKey, Ledger, Rank};
-use crate::engine::pool::Changes;
-use crate::options::{Options, Replacement, Victim, WriteCount};
+use super::{DeltaGroups, Group, GroupKey, Rank};
+use crate::policies::WriteCount;
+use crate::policies::units::Changes;
 
 /// The new changes of a group, by its leaf; none when they were used.
-pub(super) type News = (LogicalPage, Option<Changes>);
+pub(in crate::policies) type News = (LogicalPage, Option<Changes>);
 
 /// Used part of a leaf of unknown content, in percent: splits at random leave ln 2 (Yao 1978).
 const USED_PERCENT: usize = 69;
 
-impl Ledger {
-    /// The same ledger, with the options for units.
-    pub(in crate::engine::merge) fn with_units(self, options: &Options) -> Self {
-        let tells = options.replacement == Replacement::LsLru
-            || options.victim == Victim::Cover
-            || options.unit_pages > 0.0;
-        Self {
-            by_page: tells.then(HashMap::new),
-            gross_max: (options.unit_pages * self.payload_size as f64) as usize,
-            count_writes: options.count_writes,
-            ..self
-        }
-    }
-
+impl DeltaGroups {
     /// Whether an order of units is told of every group.
-    pub(in crate::engine::merge) fn tells(&self) -> bool {
+    pub(in crate::policies) fn tells(&self) -> bool {
         self.by_page.is_some()
     }
 
     /// News of groups since the last call.
-    pub(in crate::engine::merge) fn take_news(&mut self) -> Vec<News> {
+    pub(in crate::policies) fn take_news(&mut self) -> Vec<News> {
         std::mem::take(&mut self.news)
     }
 
     /// The group of a leaf.
-    pub(in crate::engine::merge) fn group_at(&self, page: LogicalPage) -> Option<&GroupKey> {
+    pub(in crate::policies) fn group_at(&self, page: LogicalPage) -> Option<&GroupKey> {
         self.by_page.as_ref()?.get(&page)
     }
 
     /// Whether `key` lies in a group.
-    pub(in crate::engine::merge) fn has_group(&self, tree: u32, key: &[u8]) -> bool {
+    pub(in crate::policies) fn has_group(&self, tree: u32, key: &[u8]) -> bool {
         self.group_of(tree, key).is_some()
     }
 
     /// Sets the bytes that the changes of a group would take in a leaf.
-    pub(in crate::engine::merge) fn set_gross(&mut self, at: &GroupKey, gross: usize) {
+    pub(in crate::policies) fn set_gross(&mut self, at: &GroupKey, gross: usize) {
         self.change(at, |group| group.gross = gross);
         self.note_full(at);
     }
 
     /// The next group that has come to its limit; each group is named once.
-    pub(in crate::engine::merge) fn take_full(&mut self) -> Option<GroupKey> {
+    pub(in crate::policies) fn take_full(&mut self) -> Option<GroupKey> {
         self.full.pop_first()
     }
 
     /// Whether a group has come to its limit.
-    pub(in crate::engine::merge) fn has_full(&self) -> bool {
+    pub(in crate::policies) fn has_full(&self) -> bool {
         !self.full.is_empty()
     }
 
@@ -75,7 +61,7 @@ impl Ledger {
 
     /// Groups by the pages that they write, from `writes` on, with both; among groups with equal
     /// writes, the group that frees most first.
-    pub(in crate::engine::merge) fn by_writes(
+    pub(in crate::policies) fn by_writes(
         &self,
         writes: u64,
     ) -> impl Iterator<Item = (&GroupKey, &Group, u64)> {
@@ -122,7 +108,7 @@ impl Ledger {
     }
 
     /// A query met the leaf of `key`.
-    pub(in crate::engine::merge) fn note_used(&mut self, tree: u32, key: &[u8]) {
+    pub(in crate::policies) fn note_used(&mut self, tree: u32, key: &[u8]) {
         if self.tells()
             && let Some(at) = self.group_of(tree, key)
             && let Some(page) = self.groups.get(&at).map(|group| group.place.page)
@@ -142,33 +128,34 @@ impl Ledger {
 mod tests {
     use super::super::Place;
     use super::*;
-    use crate::options::SuperGroup;
+    use crate::policies::{PolicyOptions, VictimRule};
 
     const PAYLOAD: usize = 1000;
 
-    fn ledger(count_writes: WriteCount) -> Ledger {
+    fn groups(count_writes: WriteCount) -> DeltaGroups {
+        let (victim, unit_pages) = (VictimRule::Cover, 2.0);
         let options =
-            Options { victim: Victim::Cover, count_writes, unit_pages: 2.0, ..Options::default() };
-        let ledger = Ledger::new(Victim::Cover, SuperGroup::Off, PAYLOAD).with_units(&options);
-        (0..4).fold(ledger, |mut ledger, leaf: u8| {
+            PolicyOptions { victim, count_writes, unit_pages, ..PolicyOptions::default() };
+        let groups = DeltaGroups::new(&options, PAYLOAD);
+        (0..4).fold(groups, |mut groups, leaf: u8| {
             let place = Place {
                 high: Some(vec![leaf + 1]),
                 page: LogicalPage(u32::from(leaf)),
                 parent: LogicalPage(99),
                 child: usize::from(leaf),
             };
-            ledger.place((3, vec![leaf]), place, 100 + usize::from(leaf), 0);
-            ledger
+            groups.place((3, vec![leaf]), place, 100 + usize::from(leaf), 0);
+            groups
         })
     }
 
-    fn writes(ledger: &Ledger) -> Vec<(u8, u64)> {
-        ledger.by_writes(0).map(|(at, _, writes)| (at.1[0], writes)).collect()
+    fn writes(groups: &DeltaGroups) -> Vec<(u8, u64)> {
+        groups.by_writes(0).map(|(at, _, writes)| (at.1[0], writes)).collect()
     }
 
     #[test]
     fn a_leaf_that_fits_is_one_write_and_a_split_takes_its_parent_along() {
-        let mut exact = ledger(WriteCount::Exact);
+        let mut exact = groups(WriteCount::Exact);
         assert_eq!(writes(&exact), [(3, 1), (2, 1), (1, 1), (0, 1)], "the largest first");
         exact.measure(&(3, vec![3]), 900);
         exact.note(3, &[3], 100, 100);
@@ -181,7 +168,7 @@ mod tests {
 
     #[test]
     fn the_formula_of_the_paper_counts_every_change_as_growth() {
-        let mut paper = ledger(WriteCount::Paper);
+        let mut paper = groups(WriteCount::Paper);
         paper.measure(&(3, vec![3]), 900);
         paper.note(3, &[3], 50, -50);
         assert_eq!(writes(&paper)[0], (3, 2), "one more than needed");
@@ -191,27 +178,27 @@ mod tests {
 
     #[test]
     fn a_leaf_is_full_at_its_limit_and_named_once() {
-        let mut ledger = ledger(WriteCount::Exact);
-        ledger.note(3, &[1], 2 * PAYLOAD, 0);
-        assert!(!ledger.has_full());
-        ledger.note(3, &[1], 1, 0);
-        assert_eq!(ledger.take_full(), Some((3, vec![1])));
-        assert_eq!(ledger.take_full(), None);
-        ledger.note(3, &[1], 1, 0);
-        ledger.forget(3, crate::delta::KeyRange::ALL);
-        assert!(!ledger.has_full(), "what is gone is not full");
+        let mut groups = groups(WriteCount::Exact);
+        groups.note(3, &[1], 2 * PAYLOAD, 0);
+        assert!(!groups.has_full());
+        groups.note(3, &[1], 1, 0);
+        assert_eq!(groups.take_full(), Some((3, vec![1])));
+        assert_eq!(groups.take_full(), None);
+        groups.note(3, &[1], 1, 0);
+        groups.forget(3, flagstone_engine::policy::KeyRange::ALL);
+        assert!(!groups.has_full(), "what is gone is not full");
     }
 
     #[test]
     fn news_say_what_became_of_a_group_last() {
-        let mut ledger = ledger(WriteCount::Exact);
-        assert_eq!(ledger.take_news().len(), 4);
-        ledger.note(3, &[1], 10, 0);
+        let mut groups = groups(WriteCount::Exact);
+        assert_eq!(groups.take_news().len(), 4);
+        groups.note(3, &[1], 10, 0);
         let changes = |size| Some(Changes { size, writes: 1 });
-        assert_eq!(ledger.take_news(), [(LogicalPage(1), changes(111)), (LogicalPage(1), None)]);
-        let place = ledger.get(&(3, vec![1])).unwrap().place.clone();
-        ledger.place((3, vec![1]), place, 50, 0);
-        assert_eq!(ledger.take_news(), [(LogicalPage(1), changes(50))], "it has not been away");
-        assert_eq!(ledger.group_at(LogicalPage(1)), Some(&(3, vec![1])));
+        assert_eq!(groups.take_news(), [(LogicalPage(1), changes(111)), (LogicalPage(1), None)]);
+        let place = groups.get(&(3, vec![1])).unwrap().place.clone();
+        groups.place((3, vec![1]), place, 50, 0);
+        assert_eq!(groups.take_news(), [(LogicalPage(1), changes(50))], "it has not been away");
+        assert_eq!(groups.group_at(LogicalPage(1)), Some(&(3, vec![1])));
     }
 }

@@ -1,8 +1,10 @@
 //! Base copies and changes in one order of use: no commit is lost with any window, and the window saves the
 //! work that it is made to save.
 
-use flagstone::{AbsentLeaf, Budget, Database, FrameKind, MergeTo, Options, Replacement, Victim};
+use flagstone::{Database, Options};
+use flagstone_engine::{AbsentLeaf, Budget, FrameKind, MergeTo, Techniques};
 use flagstone_nand::{Crashable as _, Profile, SimNand};
+use flagstone_opponents::policies::{ReplacementRule, VictimRule, WithPolicies as _};
 
 const ROWS: u32 = 20_000;
 const CHANGES: u32 = 20_000;
@@ -27,14 +29,14 @@ fn key(number: u32) -> [u8; 4] {
 }
 
 fn ls_lru(window: f64) -> Options {
-    Options {
-        replacement: Replacement::LsLru,
-        replacement_window: window,
-        budget: Budget::Shared,
-        absent: AbsentLeaf::ReadOnce,
-        frame_share: 0.05,
-        ..Options::default().with_memory(MEMORY)
-    }
+    let options = Options::default().with_memory(MEMORY).with_techniques(|techniques| {
+        (techniques.budget, techniques.frame_share) = (Budget::Shared, 0.05);
+        techniques.absent = AbsentLeaf::ReadOnce;
+    });
+    options.with_policies(|policies| {
+        policies.replacement = ReplacementRule::LsLru;
+        policies.replacement_window = window;
+    })
 }
 
 fn chip() -> SimNand {
@@ -113,27 +115,28 @@ fn a_wider_window_writes_less_and_no_window_is_lru() {
 
 #[test]
 fn any_victim_goes_with_it() {
-    for victim in Victim::ALL {
-        run(&Options { victim, ..ls_lru(0.5) });
+    for victim in VictimRule::ALL {
+        run(&ls_lru(0.5).with_policies(|policies| policies.victim = victim));
     }
 }
 
 #[test]
 fn a_leaf_is_read_for_its_first_change_alone() {
     let [wait, once, always] = [AbsentLeaf::Wait, AbsentLeaf::ReadOnce, AbsentLeaf::Read]
-        .map(|absent| run(&Options { absent, ..ls_lru(0.5) }));
+        .map(|absent| run(&ls_lru(0.5).with_techniques(|techniques| techniques.absent = absent)));
     let all = format!("{wait:?} {once:?} {always:?}");
     assert!(wait.misses < once.misses && once.misses < always.misses, "{all}");
 }
 
 #[test]
 fn what_it_cannot_work_with_is_refused() {
+    let with = |change: fn(&mut Techniques)| ls_lru(0.5).with_techniques(change);
     let wrong = [
-        (Options { budget: Budget::Divided, ..ls_lru(0.5) }, "budget"),
-        (Options { budget: Budget::Adaptive, ..ls_lru(0.5) }, "budget"),
-        (Options { merge_to: MergeTo::Frame, ..ls_lru(0.5) }, "merge_to"),
-        (Options { frames: FrameKind::Ahead, ..ls_lru(0.5) }, "frames"),
-        (Options { replacement_window: 1.1, ..ls_lru(0.5) }, "replacement_window"),
+        (with(|techniques| techniques.budget = Budget::Divided), "budget"),
+        (with(|techniques| techniques.budget = Budget::Adaptive), "budget"),
+        (with(|techniques| techniques.merge_to = MergeTo::Frame), "merge_to"),
+        (with(|techniques| techniques.frames = FrameKind::Ahead), "frames"),
+        (ls_lru(1.1), "replacement_window"),
     ];
     for (options, option) in wrong {
         let refused = Database::create_on(chip(), &options).map(drop).unwrap_err().to_string();
@@ -153,7 +156,7 @@ fn a_multi_split_writes_a_leaf_once() {
     const VALUE: usize = 36;
     let cost = |preset: &str| {
         let profile = Profile::named("ls-lru-nand").unwrap().with_block_count(64).unwrap();
-        let options = Options::preset(preset).unwrap().with_memory(64 * PAGE);
+        let options = crate::preset(preset).with_memory(64 * PAGE);
         let database = Database::create_on(SimNand::new(&profile, 1), &options).unwrap();
         let table = database.table("t").unwrap();
         let put = |number: u32| {
@@ -187,7 +190,8 @@ fn a_multi_split_writes_a_leaf_once() {
 #[test]
 fn a_leaf_that_is_full_of_changes_is_merged() {
     let merges = |unit_pages: f64| {
-        let options = Options { unit_pages, ..ls_lru(0.5).with_memory(1 << 20) };
+        let options = ls_lru(0.5).with_memory(1 << 20);
+        let options = options.with_policies(|policies| policies.unit_pages = unit_pages);
         let database = Database::create_on(chip(), &options).unwrap();
         let table = database.table("t").unwrap();
         for number in 0..1000 {
@@ -205,7 +209,7 @@ fn a_leaf_that_is_full_of_changes_is_merged() {
 #[test]
 fn a_full_merge_leaves_no_change_pending() {
     for preset in ["flagstone", "ls-lru", "traditional", "lazy-cost"] {
-        let options = Options::preset(preset).unwrap().with_memory(1 << 20);
+        let options = crate::preset(preset).with_memory(1 << 20);
         let database = Database::create_on(chip(), &options).unwrap();
         let table = database.table("t").unwrap();
         let mut transaction = database.begin();

@@ -13,11 +13,11 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::ops::Bound;
 
+use flagstone_engine::policy::{KeyRange, LeafPlace};
 use flagstone_space::LogicalPage;
 use hashbrown::HashMap;
 
-use crate::delta::{KeyRange, Op};
-use crate::options::{SuperGroup, Victim, WriteCount};
+use super::{PolicyOptions, SuperGroup, VictimRule, WriteCount};
 use telling::News;
 
 mod closure;
@@ -38,6 +38,14 @@ pub(super) struct Place {
     /// numbers.
     pub(super) parent: LogicalPage,
     pub(super) child: usize,
+}
+
+impl Place {
+    /// First key and place of a leaf.
+    pub(super) fn of(leaf: LeafPlace) -> (Vec<u8>, Self) {
+        let LeafPlace { low, high, page, parent, child } = leaf;
+        (low, Self { high, page, parent, child })
+    }
 }
 
 /// Knowledge of a leaf that deltas wait for.
@@ -63,8 +71,8 @@ type Rank = (u64, u64);
 
 /// The groups of all trees.
 #[derive(Debug, Default)]
-pub(super) struct Ledger {
-    policy: Victim,
+pub(super) struct DeltaGroups {
+    rule: VictimRule,
     super_group: SuperGroup,
     groups: BTreeMap<GroupKey, Group>,
     order: BTreeSet<(Rank, GroupKey)>,
@@ -88,19 +96,17 @@ pub(super) struct Ledger {
     count_writes: WriteCount,
 }
 
-impl Ledger {
-    pub(super) fn new(policy: Victim, super_group: SuperGroup, payload_size: usize) -> Self {
-        Self { policy, super_group, payload_size, ..Self::default() }
-    }
-
-    /// Whether a policy or an order of units needs the ledger.
-    pub(super) fn is_on(&self) -> bool {
-        self.ranks() || self.tells()
-    }
-
-    /// Whether the policy ranks groups.
-    pub(super) fn ranks(&self) -> bool {
-        self.policy != Victim::Window
+impl DeltaGroups {
+    pub(super) fn new(options: &PolicyOptions, payload_size: usize) -> Self {
+        Self {
+            rule: options.victim,
+            super_group: options.super_group,
+            payload_size,
+            by_page: options.follows_units().then(HashMap::new),
+            gross_max: (options.unit_pages * payload_size as f64) as usize,
+            count_writes: options.count_writes,
+            ..Self::default()
+        }
     }
 
     /// A delta came that takes `size` bytes more and may make the leaf grow by `growth`.
@@ -202,7 +208,7 @@ impl Ledger {
 
     /// Whether the rank of a group rests on the used bytes of its leaf, and these are not known.
     pub(super) fn wants_leaf(&self, group: &Group) -> bool {
-        self.policy == Victim::Cost && group.used.is_none()
+        self.rule == VictimRule::Cost && group.used.is_none()
     }
 
     /// The leaf of a group uses `used` bytes.
@@ -216,7 +222,7 @@ impl Ledger {
         self.change(at, |group| group.size = size);
     }
 
-    /// Largest memory of the ledger so far, roughly.
+    /// Largest memory of the groups so far, roughly.
     pub(super) fn bytes_peak(&self) -> usize {
         let told = self.by_page.as_ref().map_or(0, |_| size_of::<(LogicalPage, GroupKey)>());
         self.groups_peak * (size_of::<Group>() + 2 * size_of::<(Rank, GroupKey)>() + told)
@@ -248,13 +254,13 @@ impl Ledger {
     }
 
     fn rank(&self, group: &Group) -> Rank {
-        match self.policy {
-            Victim::Window => (0, 0),
-            Victim::Fifo => (group.first, 0),
-            Victim::Lru => (group.hit, 0),
-            Victim::Biggest => (u64::MAX - group.size as u64, group.hit),
-            Victim::Cover => (self.writes(group), u64::MAX - group.size as u64),
-            Victim::Cost => {
+        match self.rule {
+            VictimRule::Window => (0, 0),
+            VictimRule::Fifo => (group.first, 0),
+            VictimRule::Lru => (group.hit, 0),
+            VictimRule::Biggest => (u64::MAX - group.size as u64, group.hit),
+            VictimRule::Cover => (self.writes(group), u64::MAX - group.size as u64),
+            VictimRule::Cost => {
                 let cost = (self.gain(group) << COST_BITS) / group.size.max(1) as u64;
                 (cost, group.hit)
             }
@@ -267,15 +273,6 @@ impl Ledger {
         let Some(used) = group.used else { return 1 };
         let grown = used.saturating_add_signed(group.growth as isize);
         grown.div_ceil(self.payload_size.max(1)).max(1) as u64
-    }
-}
-
-/// Bytes by which a leaf may grow for a change: the size of the replaced row is not known.
-pub(super) fn growth_by(key: &[u8], op: Op<'_>) -> i64 {
-    match op {
-        Op::Put(_) | Op::PutRef(_) => (key.len() + op.encoded_size()) as i64,
-        Op::Delete => -(key.len() as i64),
-        Op::Patch(_) => 0,
     }
 }
 
@@ -298,11 +295,12 @@ mod tests {
     }
 
     /// Leaves `a..m` and `m..`, with 100 and 200 bytes of deltas.
-    fn ledger(policy: Victim) -> Ledger {
-        let mut ledger = Ledger::new(policy, SuperGroup::Off, 1000);
-        ledger.place(at(b"a"), place(Some(b"m"), 1), 100, 100);
-        ledger.place(at(b"m"), place(None, 2), 200, 200);
-        ledger
+    fn groups(victim: VictimRule) -> DeltaGroups {
+        let options = PolicyOptions { victim, ..PolicyOptions::default() };
+        let mut groups = DeltaGroups::new(&options, 1000);
+        groups.place(at(b"a"), place(Some(b"m"), 1), 100, 100);
+        groups.place(at(b"m"), place(None, 2), 200, 200);
+        groups
     }
 
     /// A leaf below the inner node 0.
@@ -311,28 +309,28 @@ mod tests {
         Place { high, page, parent: LogicalPage(0), child: page.0 as usize }
     }
 
-    fn order(ledger: &Ledger) -> Vec<u32> {
-        (0..).map_while(|at| ledger.ranked(at)).map(|(_, group)| group.place.page.0).collect()
+    fn order(groups: &DeltaGroups) -> Vec<u32> {
+        (0..).map_while(|at| groups.ranked(at)).map(|(_, group)| group.place.page.0).collect()
     }
 
     #[test]
     fn each_policy_has_its_order() {
-        assert_eq!(order(&ledger(Victim::Fifo)), [1, 2]);
-        assert_eq!(order(&ledger(Victim::Biggest)), [2, 1]);
-        let mut lru = ledger(Victim::Lru);
+        assert_eq!(order(&groups(VictimRule::Fifo)), [1, 2]);
+        assert_eq!(order(&groups(VictimRule::Biggest)), [2, 1]);
+        let mut lru = groups(VictimRule::Lru);
         lru.note(TREE, b"b", 1, 0);
         assert_eq!(order(&lru), [2, 1]);
-        let mut fifo = ledger(Victim::Fifo);
+        let mut fifo = groups(VictimRule::Fifo);
         fifo.note(TREE, b"b", 500, 0);
         assert_eq!(order(&fifo), [1, 2], "age is that of the group");
-        let mut biggest = ledger(Victim::Biggest);
+        let mut biggest = groups(VictimRule::Biggest);
         biggest.note(TREE, b"b", 500, 0);
         assert_eq!(order(&biggest), [1, 2]);
     }
 
     #[test]
     fn cost_is_what_is_written_for_what_is_freed() {
-        let mut cost = ledger(Victim::Cost);
+        let mut cost = groups(VictimRule::Cost);
         assert_eq!(order(&cost), [2, 1], "as by size, as long as nothing splits");
         cost.measure(&at(b"m"), 900);
         assert_eq!(order(&cost), [1, 2], "two pages for 200 bytes, a page for 100: a tie by use");
@@ -342,7 +340,7 @@ mod tests {
 
     #[test]
     fn equal_sizes_leave_by_last_use() {
-        let mut biggest = ledger(Victim::Biggest);
+        let mut biggest = groups(VictimRule::Biggest);
         biggest.note(TREE, b"b", 100, 0);
         assert_eq!(order(&biggest), [2, 1]);
         biggest.note(TREE, b"z", 0, 0);
@@ -351,38 +349,39 @@ mod tests {
 
     #[test]
     fn keys_without_a_group_wait_for_one() {
-        let mut ledger = ledger(Victim::Biggest);
-        ledger.note(TREE, b"A", 10, 10);
-        ledger.note(TREE + 1, b"z", 10, 10);
-        assert_eq!(ledger.unplaced(), Some(at(b"A")));
-        ledger.place(at(b""), place(Some(b"a"), 3), 10, 10);
-        assert_eq!(ledger.unplaced(), Some((TREE + 1, b"z".to_vec())));
-        assert_eq!(order(&ledger), [2, 1, 3]);
+        let mut groups = groups(VictimRule::Biggest);
+        groups.note(TREE, b"A", 10, 10);
+        groups.note(TREE + 1, b"z", 10, 10);
+        assert_eq!(groups.unplaced(), Some(at(b"A")));
+        groups.place(at(b""), place(Some(b"a"), 3), 10, 10);
+        assert_eq!(groups.unplaced(), Some((TREE + 1, b"z".to_vec())));
+        assert_eq!(order(&groups), [2, 1, 3]);
     }
 
     #[test]
     fn a_range_that_changes_its_leaves_is_forgotten() {
-        let mut ledger = ledger(Victim::Biggest);
-        ledger.forget(TREE, KeyRange { low: b"c", high: Some(b"d") });
-        assert_eq!(order(&ledger), [2], "whatever overlaps goes");
-        ledger.forget(TREE, KeyRange::ALL);
-        assert_eq!(order(&ledger), [0u32; 0]);
-        assert!(ledger.groups.is_empty() && ledger.order.is_empty());
+        let mut groups = groups(VictimRule::Biggest);
+        groups.forget(TREE, KeyRange { low: b"c", high: Some(b"d") });
+        assert_eq!(order(&groups), [2], "whatever overlaps goes");
+        groups.forget(TREE, KeyRange::ALL);
+        assert_eq!(order(&groups), [0u32; 0]);
+        assert!(groups.groups.is_empty() && groups.order.is_empty());
     }
 
     #[test]
     fn too_many_keys_make_a_sweep() {
-        let mut ledger = Ledger::new(Victim::Lru, SuperGroup::Off, 1000);
+        let options = PolicyOptions { victim: VictimRule::Lru, ..PolicyOptions::default() };
+        let mut groups = DeltaGroups::new(&options, 1000);
         for key in 0..=LISTED_MAX as u32 {
-            ledger.note(TREE, &key.to_be_bytes(), 10, 10);
+            groups.note(TREE, &key.to_be_bytes(), 10, 10);
         }
-        assert_eq!(ledger.unplaced(), Some((0, Vec::new())));
-        ledger.swept_to(Some((TREE, 50u32.to_be_bytes().to_vec())));
-        ledger.note(TREE, &60u32.to_be_bytes(), 10, 10);
-        assert!(ledger.listed.is_empty(), "the sweep comes by");
-        ledger.note(TREE, &40u32.to_be_bytes(), 10, 10);
-        assert_eq!(ledger.listed.len(), 1, "it has been there");
-        ledger.swept_to(None);
-        assert_eq!(ledger.unplaced(), Some((TREE, 40u32.to_be_bytes().to_vec())));
+        assert_eq!(groups.unplaced(), Some((0, Vec::new())));
+        groups.swept_to(Some((TREE, 50u32.to_be_bytes().to_vec())));
+        groups.note(TREE, &60u32.to_be_bytes(), 10, 10);
+        assert!(groups.listed.is_empty(), "the sweep comes by");
+        groups.note(TREE, &40u32.to_be_bytes(), 10, 10);
+        assert_eq!(groups.listed.len(), 1, "it has been there");
+        groups.swept_to(None);
+        assert_eq!(groups.unplaced(), Some((TREE, 40u32.to_be_bytes().to_vec())));
     }
 }

@@ -1,7 +1,7 @@
 //! Units of Lazy-Split LRU: a leaf's base copy and its changes in one order of use, evicted in parts.
 //!
-//! Owns the order and the border between its two regions. Never sees an image or a delta: the pool and
-//! the engine report the memory of each part. A unit stands for a leaf, by its page.
+//! Owns the order and the border between its two regions. Never sees an image or a delta: the pool reports
+//! the memory of base copies, and the groups that of changes. A unit stands for a leaf, by its page.
 //!
 //! ```text
 //!   hot region                 │ cold region: the window's share of the units' memory
@@ -28,11 +28,25 @@
 //!   oldest. But the base copies that it used last stay until it ends: it holds their frames.
 
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
+use std::sync::Arc;
 
+use flagstone_engine::policy::{Replacement, Urgency};
 use flagstone_space::LogicalPage;
 use hashbrown::HashMap;
+use parking_lot::{Mutex, MutexGuard};
 
-use super::places::{Changes, Places, Urgency};
+/// Changes that wait in memory for a leaf, beside its base copy.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(super) struct Changes {
+    /// Bytes of memory; 0 when nothing waits.
+    pub(super) size: usize,
+    /// Pages that a merge is likely to write.
+    pub(super) writes: u64,
+}
+
+/// One part in this many of the memory that stays free for changes: the next change finds room, and
+/// merges begin before frames have to make some.
+const SLACK_SHARE: usize = 16;
 
 /// Number of a unit's last use; larger is newer.
 type Use = u64;
@@ -70,6 +84,7 @@ impl Unit {
 #[derive(Debug)]
 pub(super) struct Units {
     window: f64,
+    slack: usize,
     order: BTreeMap<Use, Unit>,
     places: HashMap<LogicalPage, Use>,
     /// Units with a base copy.
@@ -93,9 +108,10 @@ pub(super) struct Units {
 }
 
 impl Units {
-    pub(super) fn new(window: f64) -> Self {
+    pub(super) fn new(window: f64, memory: usize) -> Self {
         Self {
             window,
+            slack: memory / SLACK_SHARE,
             order: BTreeMap::new(),
             places: HashMap::new(),
             clean: BTreeSet::new(),
@@ -217,6 +233,37 @@ impl Units {
         }
         self.oldest_copy().filter(|(used, _)| *used < self.border).map(|(_, frame)| frame)
     }
+
+    /// The waiting changes of a leaf are others now.
+    pub(super) fn note_changes(&mut self, page: LogicalPage, changes: Changes) {
+        self.change(page, Move::Stay, |unit| unit.changes = changes);
+    }
+
+    /// The changes that wait for a leaf were used.
+    pub(super) fn use_changes(&mut self, page: LogicalPage) {
+        let is_older = |used: &Use| *used < self.newest;
+        if !self.is_background && self.places.get(&page).is_some_and(is_older) {
+            self.change(page, Move::Used, |_| {});
+        }
+    }
+
+    /// The leaf that leaves next as a whole, if changes wait for it.
+    pub(super) fn tail(&self) -> Option<LogicalPage> {
+        let (_, unit) = self.order.first_key_value()?;
+        (self.cold_size == 0 && unit.changes.size > 0).then_some(unit.page)
+    }
+
+    /// Leaves whose merge is due, by the pages that the merge writes, from `writes` on; among leaves with
+    /// equal writes, the leaf that frees most first.
+    pub(super) fn due_from(
+        &self,
+        writes: u64,
+    ) -> impl Iterator<Item = (LogicalPage, Changes)> + '_ {
+        self.dirty.range((writes, 0, 0)..).filter_map(|(_, _, used)| {
+            let unit = self.order.get(used)?;
+            Some((unit.page, unit.changes))
+        })
+    }
 }
 
 /// Where a unit stands after a change.
@@ -228,7 +275,7 @@ enum Move {
     Stay,
 }
 
-impl Places for Units {
+impl Replacement for Units {
     fn count(&self) -> usize {
         self.clean.len()
     }
@@ -283,36 +330,77 @@ impl Places for Units {
         self.at_work.clear();
     }
 
-    fn note_changes(&mut self, page: LogicalPage, changes: Changes) {
-        self.change(page, Move::Stay, |unit| unit.changes = changes);
-    }
-
-    fn use_changes(&mut self, page: LogicalPage) {
-        let is_older = |used: &Use| *used < self.newest;
-        if !self.is_background && self.places.get(&page).is_some_and(is_older) {
-            self.change(page, Move::Used, |_| {});
-        }
-    }
-
     fn is_dry(&self) -> bool {
         self.copy_by_rule().is_none()
     }
 
-    fn tail(&self) -> Option<LogicalPage> {
-        let (_, unit) = self.order.first_key_value()?;
-        (self.cold_size == 0 && unit.changes.size > 0).then_some(unit.page)
-    }
-
-    fn due_from(&self, writes: u64) -> Box<dyn Iterator<Item = (LogicalPage, Changes)> + '_> {
-        let units = self.dirty.range((writes, 0, 0)..).filter_map(|(_, _, used)| {
-            let unit = self.order.get(used)?;
-            Some((unit.page, unit.changes))
-        });
-        Box::new(units)
+    fn slack(&self) -> usize {
+        self.slack
     }
 
     fn bytes_peak(&self) -> usize {
         self.count_peak * (size_of::<Unit>() + 5 * size_of::<Use>() + size_of::<LogicalPage>())
+    }
+}
+
+/// The order of units, shared by the pool of frames and by the groups of deltas.
+#[derive(Clone, Debug)]
+pub(super) struct SharedUnits(pub(super) Arc<Mutex<Units>>);
+
+impl SharedUnits {
+    /// The order. Nobody asks the engine while holding it: the engine may be about to use a frame.
+    pub(super) fn lock(&self) -> MutexGuard<'_, Units> {
+        self.0.lock()
+    }
+}
+
+impl Replacement for SharedUnits {
+    fn count(&self) -> usize {
+        self.lock().count()
+    }
+
+    fn insert(&mut self, index: u32, page: LogicalPage, size: usize) {
+        self.lock().insert(index, page, size);
+    }
+
+    fn replace(&mut self, index: u32, page: LogicalPage, size: usize) {
+        self.lock().replace(index, page, size);
+    }
+
+    fn touch(&mut self, index: u32) {
+        self.lock().touch(index);
+    }
+
+    fn remove(&mut self, index: u32) {
+        self.lock().remove(index);
+    }
+
+    fn set_dirty(&mut self, index: u32, is_dirty: bool) {
+        self.lock().set_dirty(index, is_dirty);
+    }
+
+    fn victim(&mut self, urgency: Urgency) -> Option<u32> {
+        self.lock().victim(urgency)
+    }
+
+    fn keep_only(&mut self, pages: &[LogicalPage]) {
+        self.lock().keep_only(pages);
+    }
+
+    fn set_background(&mut self, is_background: bool) {
+        self.lock().set_background(is_background);
+    }
+
+    fn is_dry(&self) -> bool {
+        self.lock().is_dry()
+    }
+
+    fn slack(&self) -> usize {
+        self.lock().slack()
+    }
+
+    fn bytes_peak(&self) -> usize {
+        self.lock().bytes_peak()
     }
 }
 

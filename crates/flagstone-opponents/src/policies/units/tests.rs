@@ -14,7 +14,7 @@ struct Memory {
 
 impl Memory {
     fn new(window: f64, size: usize) -> Self {
-        Self { units: Units::new(window), size, writes: 0, reads: 0 }
+        Self { units: Units::new(window, 0), size, writes: 0, reads: 0 }
     }
 
     fn unit(&self, page: u32) -> Option<Unit> {
@@ -230,7 +230,7 @@ fn a_wider_window_writes_less() {
 /// Goal: fewest writes first, then most memory freed, in any order of arrival.
 #[test]
 fn what_is_due_comes_by_writes_and_size() {
-    let mut units = Units::new(1.0);
+    let mut units = Units::new(1.0, 0);
     for (page, size, writes) in [(1, 100, 1), (2, 300, 3), (3, 200, 1), (4, 250, 3)] {
         units.note_changes(LogicalPage(page), Changes { size, writes });
     }

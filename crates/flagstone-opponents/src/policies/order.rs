@@ -1,4 +1,4 @@
-//! The order in which frames leave memory, by policy.
+//! The order in which frames leave memory, by the rules that see frames alone.
 //!
 //! Owns places and ages of frames, by their index. Never sees an image, never evicts: it names the next
 //! victim, and learns the victim's fate from the pool.
@@ -11,7 +11,7 @@
 //!                          └── victim: clean first, then dirty
 //! ```
 //!
-//! LRU and CLOCK have no window: all frames are in the hot list. CFLRU (Park et al., CASES 2006) has a
+//! CLOCK has no window: all frames are in the hot list. CFLRU (Park et al., CASES 2006) has a
 //! window of a fixed or a learned share of the frames; CFDC (Ou, Härder, Jin, DaMoN 2009) gathers the
 //! window's dirty pages in clusters of neighbours. LS-LRU has an order of its own (`units`).
 //!
@@ -26,12 +26,11 @@
 
 use std::collections::BTreeSet;
 
+use flagstone_engine::policy::{AccessCosts, LEAVES_MIN, Replacement, Urgency};
 use flagstone_space::LogicalPage;
 
-use super::LEAVES_MIN;
-use super::cluster::Clusters;
-use super::places::{Places, Urgency};
-use crate::options::Replacement;
+use super::ReplacementRule;
+use super::clusters::Clusters;
 
 const NONE: u32 = u32::MAX;
 
@@ -69,92 +68,10 @@ const NOWHERE: Spot = Spot {
     next: NONE,
 };
 
-/// Memory of a frame's place in its order.
-pub(super) const SPOT_SIZE: usize = size_of::<Spot>();
-
-/// Recent device time for a page, in nanoseconds.
-#[derive(Clone, Copy, Debug, Default, PartialEq)]
-pub(crate) struct PageCosts {
-    read: Average,
-    write: Average,
-    /// Whole pages and appends, among the writes.
-    whole: Average,
-    append: Average,
-    log: Average,
-}
-
-impl PageCosts {
-    /// Nanoseconds of a read.
-    pub(crate) fn read(&self) -> f64 {
-        self.read.each()
-    }
-
-    /// Nanoseconds of a write, with its share of collection.
-    pub(crate) fn write(&self) -> f64 {
-        self.write.each()
-    }
-
-    /// Nanoseconds of a program of the log.
-    pub(crate) fn log(&self) -> f64 {
-        self.log.each()
-    }
-
-    /// A page was read in `ns`.
-    pub(crate) fn note_read(&mut self, ns: u64) {
-        self.read.add(1, ns);
-    }
-
-    /// So many pages were written in `ns`; none where there was nothing but collection.
-    pub(crate) fn note_write(&mut self, pages: u64, ns: u64) {
-        self.write.add(pages, ns);
-        self.whole.add(pages, ns);
-    }
-
-    /// A page took an append in `ns`.
-    pub(crate) fn note_append(&mut self, ns: u64) {
-        self.write.add(1, ns);
-        self.append.add(1, ns);
-    }
-
-    /// Whether an append costs less than a page and its share of collection, as far as is known.
-    pub(crate) fn favour_appends(&self) -> bool {
-        self.whole.count == 0 || self.append.each() < self.whole.each()
-    }
-
-    /// The log was programmed so many times in `ns`.
-    pub(crate) fn note_log(&mut self, programs: u64, ns: u64) {
-        self.log.add(programs, ns);
-    }
-}
-
-/// An average that forgets: of the last operations, up to twice as many as `REMEMBERED`.
-#[derive(Clone, Copy, Debug, Default, PartialEq)]
-struct Average {
-    count: u64,
-    sum_ns: u64,
-}
-
-/// Collection comes in bursts: enough operations that a burst is one of several.
-const REMEMBERED: u64 = 256;
-
-impl Average {
-    fn add(&mut self, count: u64, ns: u64) {
-        if self.count >= 2 * REMEMBERED {
-            (self.count, self.sum_ns) = (self.count / 2, self.sum_ns / 2);
-        }
-        self.count += count;
-        self.sum_ns = self.sum_ns.saturating_add(ns);
-    }
-
-    fn each(self) -> f64 {
-        self.sum_ns as f64 / self.count.max(1) as f64
-    }
-}
-
 /// Order of frames of one class.
 #[derive(Debug)]
 pub(super) struct Order {
-    policy: Replacement,
+    rule: ReplacementRule,
     spots: Vec<Spot>,
     /// Most recently used of the hot list.
     head: u32,
@@ -170,9 +87,9 @@ pub(super) struct Order {
 }
 
 impl Order {
-    pub(super) fn new(policy: Replacement, window: f64) -> Self {
+    pub(super) fn new(rule: ReplacementRule, window: f64) -> Self {
         Self {
-            policy,
+            rule,
             spots: Vec::new(),
             head: NONE,
             tail: NONE,
@@ -234,9 +151,9 @@ impl Order {
         let spot = &mut self.spots[index as usize];
         spot.place = Place::Window;
         self.window_count += 1;
-        match (spot.is_dirty, self.policy) {
+        match (spot.is_dirty, self.rule) {
             (false, _) => _ = self.clean.insert((spot.used, index)),
-            (true, Replacement::Cfdc) => self.clusters.insert(spot.page, index),
+            (true, ReplacementRule::Cfdc) => self.clusters.insert(spot.page, index),
             (true, _) => _ = self.dirty.insert((spot.used, index)),
         }
     }
@@ -244,9 +161,9 @@ impl Order {
     fn leave_window(&mut self, index: u32) {
         let spot = &self.spots[index as usize];
         self.window_count -= 1;
-        match (spot.is_dirty, self.policy) {
+        match (spot.is_dirty, self.rule) {
             (false, _) => _ = self.clean.remove(&(spot.used, index)),
-            (true, Replacement::Cfdc) => self.clusters.remove(spot.page, index),
+            (true, ReplacementRule::Cfdc) => self.clusters.remove(spot.page, index),
             (true, _) => _ = self.dirty.remove(&(spot.used, index)),
         }
     }
@@ -274,7 +191,7 @@ impl Order {
     }
 }
 
-impl Places for Order {
+impl Replacement for Order {
     fn count(&self) -> usize {
         self.count
     }
@@ -292,7 +209,7 @@ impl Places for Order {
     }
 
     fn touch(&mut self, index: u32) {
-        if self.policy == Replacement::Clock {
+        if self.rule == ReplacementRule::Clock {
             self.spots[index as usize].is_used = true;
         } else if self.head != index {
             self.leave(index);
@@ -323,16 +240,16 @@ impl Places for Order {
     }
 
     fn victim(&mut self, _urgency: Urgency) -> Option<u32> {
-        match self.policy {
-            Replacement::Lru => {}
-            Replacement::Clock => self.give_second_chances(),
+        match self.rule {
+            ReplacementRule::Lru => {}
+            ReplacementRule::Clock => self.give_second_chances(),
             _ => return self.victim_of_window(),
         }
         (self.tail != NONE).then_some(self.tail)
     }
 
-    fn learn(&mut self, costs: PageCosts) {
-        if self.policy == Replacement::CflruAdaptive {
+    fn evicted(&mut self, costs: AccessCosts) {
+        if self.rule == ReplacementRule::CflruAdaptive {
             self.share.learn(self.count, self.uses, costs);
         }
     }
@@ -369,12 +286,12 @@ impl Share {
 
     /// Ends the period when as many frames came as there are: compares the cost of a use with the
     /// period before, and turns round where it has risen.
-    fn learn(&mut self, frames: usize, uses: u64, costs: PageCosts) {
+    fn learn(&mut self, frames: usize, uses: u64, costs: AccessCosts) {
         let Period { reads, writes, uses: begun } = self.period;
         if reads < frames as u64 || uses == begun {
             return;
         }
-        let total = reads as f64 * costs.read() + writes as f64 * costs.write();
+        let total = reads as f64 * costs.read_ns + writes as f64 * costs.write_ns;
         let cost = total / (uses - begun) as f64;
         if self.cost_before.is_some_and(|before| cost > before) {
             self.step = -self.step;
@@ -399,8 +316,8 @@ mod tests {
     }
 
     impl Buffer {
-        fn new(policy: Replacement, window: f64, size: usize) -> Self {
-            Self { order: Order::new(policy, window), size, writes: 0, misses: 0 }
+        fn new(rule: ReplacementRule, window: f64, size: usize) -> Self {
+            Self { order: Order::new(rule, window), size, writes: 0, misses: 0 }
         }
 
         fn holds(&self, page: u32) -> bool {
@@ -428,10 +345,7 @@ mod tests {
                         );
                     }
                     self.order.remove(victim);
-                    let mut costs = PageCosts::default();
-                    costs.note_read(80);
-                    costs.note_write(1, 300);
-                    self.order.learn(costs);
+                    self.order.evicted(AccessCosts { read_ns: 80.0, write_ns: 300.0 });
                 }
                 self.order.insert(page, LogicalPage(page), 1);
             }
@@ -461,21 +375,10 @@ mod tests {
     }
 
     #[test]
-    fn appends_are_favoured_while_they_cost_less_than_pages() {
-        let mut costs = PageCosts::default();
-        costs.note_append(250);
-        assert!(costs.favour_appends(), "what a page costs is not known yet");
-        costs.note_write(1, 200);
-        assert!(!costs.favour_appends());
-        costs.note_write(1, 900);
-        assert!(costs.favour_appends(), "collection makes pages dear");
-    }
-
-    #[test]
     fn an_empty_window_is_lru() {
-        let mut lru = Buffer::new(Replacement::Lru, 0.0, 30);
-        let mut others =
-            [Replacement::Cflru, Replacement::Cfdc].map(|policy| Buffer::new(policy, 0.0, 30));
+        let mut lru = Buffer::new(ReplacementRule::Lru, 0.0, 30);
+        let mut others = [ReplacementRule::Cflru, ReplacementRule::Cfdc]
+            .map(|policy| Buffer::new(policy, 0.0, 30));
         for (page, writes) in references(5_000) {
             let gone = lru.refer(page, writes);
             for other in &mut others {
@@ -489,7 +392,7 @@ mod tests {
     fn the_window_gives_its_oldest_clean_page() {
         const SIZE: usize = 30;
         for window in [0.1, 0.5, 1.0] {
-            let mut buffer = Buffer::new(Replacement::Cflru, window, SIZE);
+            let mut buffer = Buffer::new(ReplacementRule::Cflru, window, SIZE);
             let mut model: Vec<(u32, bool)> = Vec::new();
             for (page, writes) in references(5_000) {
                 let known = model.iter().position(|(other, _)| *other == page);
@@ -509,7 +412,7 @@ mod tests {
 
     #[test]
     fn second_chances_go_to_what_was_used() {
-        let mut buffer = Buffer::new(Replacement::Clock, 0.0, 3);
+        let mut buffer = Buffer::new(ReplacementRule::Clock, 0.0, 3);
         for page in [1, 2, 3] {
             assert_eq!(buffer.refer(page, false), None);
         }
@@ -529,9 +432,13 @@ mod tests {
             }
             (buffer.writes, buffer.misses, 80 * buffer.misses + 300 * buffer.writes)
         };
-        let [lru, cflru, adaptive, cfdc] =
-            [Replacement::Lru, Replacement::Cflru, Replacement::CflruAdaptive, Replacement::Cfdc]
-                .map(run);
+        let [lru, cflru, adaptive, cfdc] = [
+            ReplacementRule::Lru,
+            ReplacementRule::Cflru,
+            ReplacementRule::CflruAdaptive,
+            ReplacementRule::Cfdc,
+        ]
+        .map(run);
         assert!(cflru.0 < lru.0, "{cflru:?} against {lru:?}");
         assert!(cfdc.0 < lru.0, "{cfdc:?} against {lru:?}");
         assert!(adaptive.2 < lru.2, "{adaptive:?} against {lru:?}");
