@@ -4,7 +4,7 @@ use std::path::{Path, PathBuf};
 
 use anyhow::Result;
 use flagstone::{
-    AnyNand, Budget, Database, Durability, EngineError, Options, Snapshot, Table, Transaction,
+    Budget, Database, Durability, EngineError, Options, Snapshot, Table, Transaction,
 };
 use flagstone_nand::{EccNand, EccOwner, Nand as _, Profile};
 
@@ -50,10 +50,10 @@ impl Flagstone {
         let options = Options::default().with_memory(plan.limits.memory);
         let profile = chip.profile.as_deref().map(Profile::named).transpose()?;
         let (node, profile) = (&chip.node, profile.as_ref());
-        let device: AnyNand = Box::new(match plan.is_new {
+        let device = match plan.is_new {
             true => EccNand::create_mtd(node, profile, EccOwner::Device)?,
             false => EccNand::open_mtd(node, profile)?,
-        });
+        };
         let page_size = u64::from(device.geometry().page_size) * u64::from(options.parts);
         let database = match plan.is_new {
             true => Database::create_on(device, &options)?,

@@ -89,12 +89,12 @@ fn open_as(
         let found = image.device().profile();
         // A profile that leaves the ECC to the device allows ours.
         require_same(path, &image, found.name.clone(), &profile.with_ecc_of(found))?;
-        return Ok(Box::new(image));
+        return Ok(AnyNand::new(image));
     }
     let storage = FileStorage::open_with(path, access, lock.into());
     let file = storage.and_then(SegmentFile::open).map_err(failure)?;
     require_same(path, &file, String::from("a plain file"), profile)?;
-    Ok(Box::new(file))
+    Ok(AnyNand::new(file))
 }
 
 /// The failure of a device that could not be opened, or looked at.
@@ -302,19 +302,19 @@ fn create_device(creation: &Creation, is_block_device: bool) -> Result<NewFile, 
     let begin = || Making::begin(path, creation.options.file_lock.into());
     let segments = |profile: &Profile, extent| -> Result<Made, OpenDeviceError> {
         if is_block_device {
-            return Ok((None, Box::new(SegmentFile::create_file(path, profile, extent)?)));
+            return Ok((None, AnyNand::new(SegmentFile::create_file(path, profile, extent)?)));
         }
         let (making, storage) = begin()?;
-        Ok((Some(making), Box::new(SegmentFile::create_in(storage, profile, extent)?)))
+        Ok((Some(making), AnyNand::new(SegmentFile::create_in(storage, profile, extent)?)))
     };
     let ((making, device), profile): (Made, _) = match &creation.device {
         NewDevice::Image(profile) if is_block_device => {
-            ((None, Box::new(EccNand::create_image(path, profile)?)), Some(profile))
+            ((None, AnyNand::new(EccNand::create_image(path, profile)?)), Some(profile))
         }
         NewDevice::Image(profile) => {
             let (making, storage) = begin()?;
             let device = EccNand::create_image_in(&making, storage, profile)?;
-            ((Some(making), Box::new(device)), Some(profile))
+            ((Some(making), AnyNand::new(device)), Some(profile))
         }
         NewDevice::Segments(profile) => (segments(profile, Extent::Fixed)?, Some(profile)),
         NewDevice::Growing(profile, fixed) => {
@@ -343,7 +343,7 @@ fn open_mtd_for(
     profile: Option<&Profile>,
     access: Access,
 ) -> Result<AnyNand, OpenDeviceError> {
-    Ok(Box::new(match access {
+    Ok(AnyNand::new(match access {
         Access::Write => EccNand::open_mtd(path, profile)?,
         Access::Read => EccNand::open_mtd_read_only(path, profile)?,
     }))
@@ -356,7 +356,7 @@ fn create_mtd(
     profile: Option<&Profile>,
     ecc: EccOwner,
 ) -> Result<AnyNand, OpenDeviceError> {
-    Ok(Box::new(EccNand::create_mtd(path, profile, ecc)?))
+    Ok(AnyNand::new(EccNand::create_mtd(path, profile, ecc)?))
 }
 
 #[cfg(not(target_os = "linux"))]
@@ -397,14 +397,14 @@ fn image_to_probe(path: &Path) -> Result<(AnyNand, Profile), OpenDeviceError> {
     }
     let image = EccNand::open_image(path)?;
     let profile = image.device().profile().clone();
-    Ok((Box::new(image), profile))
+    Ok((AnyNand::new(image), profile))
 }
 
 #[cfg(target_os = "linux")]
 fn mtd_to_probe(path: &Path, ecc: EccOwner) -> Result<(AnyNand, Profile), OpenDeviceError> {
     // The profile takes the driver's description, not the wider one under which the probe experiments.
     let known = EccNand::describe_to_probe(path, ecc)?;
-    Ok((Box::new(EccNand::open_to_probe(path, &known)?), known))
+    Ok((AnyNand::new(EccNand::open_to_probe(path, &known)?), known))
 }
 
 #[cfg(not(target_os = "linux"))]

@@ -9,13 +9,14 @@
 //!
 //! | to | use |
 //! | --- | --- |
-//! | run operations on the calling thread | [`Runtime::put`], [`Runtime::read`], [`Runtime::commit`] |
+//! | run operations on the calling thread | [`blocking::Database`], and below it [`Runtime`] |
 //! | drive the engine by a clock of one's own | [`Runtime::engine`], [`Step`], [`Runtime::work_begin`], [`Runtime::flush_begin`] |
 //! | read a database that does not open | [`salvage`] |
 //! | build another engine on the same locks, log framing and nodes | [`lock`], [`log`], [`node`], [`Reads`] |
 #![warn(missing_docs)]
 
 mod appends;
+pub mod blocking;
 mod bugs;
 mod delta;
 mod engine;

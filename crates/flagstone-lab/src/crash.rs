@@ -16,7 +16,7 @@
 
 use std::time::Instant;
 
-use flagstone::{CommitBy, OpenError, Options, OptionsError};
+use flagstone_engine::{CommitBy, OpenError, Options, OptionsError};
 use flagstone_nand::{
     CellMode, Crashable, EccNand, EccOwner, Nand, NandError, OpenDeviceError, Profile,
     ProfileError, SegmentFile, SimNand, SimSsd, SimStorage, Translation,

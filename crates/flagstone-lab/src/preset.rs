@@ -4,7 +4,7 @@
 //! only the lab has the engines. A preset is plain [`Options`]; which engine they are for follows
 //! from the preset's name, which they carry.
 
-use flagstone::{AppendScheme, Appends, Options, OptionsError, PRESETS};
+use flagstone_engine::{AppendScheme, Appends, Options, OptionsError, PRESETS};
 
 use flagstone_opponents::evidence::Flags;
 use flagstone_opponents::shadow::ShadowProtocol;

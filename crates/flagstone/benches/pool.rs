@@ -92,7 +92,7 @@ fn main() {
 }
 
 /// Updates in transactions of many: what of them are the puts and the commit, and what locks alone.
-fn measure_many(rounds: u32, database: &Database<SimNand>, table: Table, keys: &mut Keys) {
+fn measure_many(rounds: u32, database: &Database, table: Table, keys: &mut Keys) {
     let [mut lock_ns, mut release_ns, mut put_ns, mut commit_ns] = [0; 4];
     let transactions = rounds / MANY;
     for _ in 0..transactions {
@@ -125,12 +125,7 @@ fn end(engine: &mut Engine, xid: Xid, start: Instant, commit_ns: &mut u128) -> u
 }
 
 /// Runs `rounds` of something in batches, and flushes the log and makes room between them, untimed.
-fn measure(
-    what: &str,
-    rounds: u32,
-    database: &Database<SimNand>,
-    mut run: impl FnMut(&mut Engine, u32),
-) {
+fn measure(what: &str, rounds: u32, database: &Database, mut run: impl FnMut(&mut Engine, u32)) {
     let mut total_ns = 0;
     for _ in 0..rounds / BATCH {
         let mut engine = database.runtime().engine();

@@ -60,9 +60,9 @@ mod salvage;
 mod typed;
 
 pub use database::{
-    AnyNand, BackupError, BackupReport, Commit, CompactError, CompactReport, Cursor, CursorMut,
-    Database, Entry, FileSize, KeyValue, Limits, LoadError, LoadReport, MissingRange, Range,
-    RowRef, Snapshot, SoundRow, SoundRows, Stats, Transaction, verify_backup,
+    BackupError, BackupReport, Commit, CompactError, CompactReport, Cursor, CursorMut, Database,
+    Entry, FileSize, KeyValue, Limits, LoadError, LoadReport, MissingRange, Range, RowRef,
+    Snapshot, SoundRow, SoundRows, Stats, Transaction, verify_backup,
 };
 #[cfg(feature = "derive")]
 pub use flagstone_derive::{Key, Value};
@@ -79,6 +79,8 @@ pub use flagstone_engine::{
     SplitTime, Step, Stop, SuperGroup, Table, Ticket, VerifyOnOpen, Victim, Wait, WearBudget,
     WearLevelling, WearStatus, Work, WriteCount, Xid,
 };
+#[doc(inline)]
+pub use flagstone_nand::AnyNand;
 #[doc(inline)]
 pub use flagstone_space::{Bill, Cause};
 pub use salvage::{KeySpan, SalvageError, SalvageMethod, SalvageReport, SalvagedTable};

@@ -20,13 +20,13 @@ mod write;
 use std::path::Path;
 
 use flagstone_engine::salvage::{DoubtCause, MissingCause, Scanned};
-use flagstone_engine::{CATALOG, EngineError, OpenError, Options};
-use flagstone_nand::{Nand, Profile};
+use flagstone_engine::{CATALOG, EngineError, OpenError, Options, Runtime, VerifyOnOpen};
+use flagstone_nand::{AnyNand, Nand, Profile};
 use flagstone_space::MountError;
 use thiserror::Error;
 
 use self::write::Writer;
-use crate::database::{AnyNand, Database, SoundRow, is_damage, open_device_to_salvage};
+use crate::database::{Database, SoundRow, is_damage, open_device_to_salvage};
 
 /// How a database was salvaged.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -134,7 +134,7 @@ pub enum SalvageError {
     NothingFound,
 }
 
-impl Database<AnyNand> {
+impl Database {
     /// Saves the readable rows of a damaged database in a file, a NAND image or raw NAND into a new database
     /// in a file.
     ///
@@ -205,56 +205,50 @@ impl Database<AnyNand> {
 /// fit.
 const MEMORY_MAX: usize = 4 << 30;
 
-impl<D: Nand> Database<D> {
+impl Database {
     /// Saves the readable rows of the database on `source` into this one, which must be empty, and makes them
     /// durable. `watch` gets the number of rows so far from time to time.
     ///
     /// # Errors
     ///
     /// As [`Database::salvage`]; after a failure, the rows saved so far stay.
-    pub fn salvage_from<S: Nand>(
+    pub fn salvage_from(
         &self,
-        mut source: S,
+        source: impl Nand + Send + 'static,
         options: &Options,
         watch: impl FnMut(u64),
     ) -> Result<SalvageReport, SalvageError> {
         if !self.tables().map_err(SalvageError::Engine)?.is_empty() {
             return Err(SalvageError::NotEmpty);
         }
+        let mut source = AnyNand::new(source);
         let mut writer = Writer::new(self, watch);
-        let report = match opened(&mut source, options) {
-            // Without a checkpoint there is no way to know which pages a mount missed.
-            Ok(damaged) if damaged.recovery().full_scan => None,
-            Ok(damaged) => salvage_opened(&damaged, &mut writer)?,
+        let report = match options_to_open(&mut source, options) {
+            Ok(options) => {
+                let damaged = Database::open_read_only_on(source, &options);
+                salvage_database(damaged.map_err(SalvageError::Source)?, &mut writer)?
+            }
             Err(error) if is_beyond_salvage(&error) => return Err(SalvageError::Source(error)),
-            Err(_) => None,
-        };
-        let report = match report {
-            Some(report) => report,
-            None => salvage_scanned(source, &mut writer)?,
+            Err(_) => salvage_scanned(source, &mut writer)?,
         };
         writer.finish()?;
         Ok(report)
     }
 }
 
-/// Opens the damaged database with as much memory as it asks for.
-fn opened<'a, S: Nand>(
-    source: &'a mut S,
-    options: &Options,
-) -> Result<Database<&'a mut S>, OpenError> {
-    let mut options = options.clone();
+/// Options that open the damaged database, with as much memory as it asks for; its faults are met later.
+fn options_to_open(source: &mut AnyNand, options: &Options) -> Result<Options, OpenError> {
+    let mut options = options.clone().with_verify_on_open(VerifyOnOpen::Off);
     loop {
         // Another attempt with four times the memory, as long as the error is too little of it.
-        match Database::open_read_only_on(&mut *source, &options).map(drop) {
+        match Runtime::open_read_only(&mut *source, &options).map(drop) {
             Err(OpenError::NeedsMemory { .. }) if options.memory < MEMORY_MAX => {
                 options.memory = options.memory.saturating_mul(4);
             }
             Err(error) => return Err(error),
-            Ok(()) => break,
+            Ok(()) => return Ok(options),
         }
     }
-    Database::open_read_only_on(source, &options)
 }
 
 /// Whether an error means that nothing can be read at all: wrong options, or a device without power.
@@ -268,10 +262,27 @@ fn is_beyond_salvage(error: &OpenError) -> bool {
     )
 }
 
+/// Copies the rows of a database that opens; from its pages, where these say more.
+fn salvage_database<W: FnMut(u64)>(
+    damaged: Database,
+    writer: &mut Writer<'_, W>,
+) -> Result<SalvageReport, SalvageError> {
+    // Without a checkpoint there is no way to know which pages a mount missed.
+    if !damaged.recovery().full_scan
+        && let Some(report) = salvage_opened(&damaged, writer)?
+    {
+        return Ok(report);
+    }
+    match damaged.into_device() {
+        Some(source) => salvage_scanned(source, writer),
+        None => Err(SalvageError::NothingFound),
+    }
+}
+
 /// Copies the rows of a database that opens; none where its catalog does not read.
-fn salvage_opened<S: Nand, D: Nand, W: FnMut(u64)>(
-    damaged: &Database<&mut S>,
-    writer: &mut Writer<'_, D, W>,
+fn salvage_opened<W: FnMut(u64)>(
+    damaged: &Database,
+    writer: &mut Writer<'_, W>,
 ) -> Result<Option<SalvageReport>, SalvageError> {
     let source = |error: EngineError| SalvageError::Source(error.into());
     let snapshot = damaged.snapshot().map_err(source)?;
@@ -310,9 +321,9 @@ fn salvage_opened<S: Nand, D: Nand, W: FnMut(u64)>(
 }
 
 /// Puts a database together from its pages, where it does not open.
-fn salvage_scanned<S: Nand, D: Nand, W: FnMut(u64)>(
-    source: S,
-    writer: &mut Writer<'_, D, W>,
+fn salvage_scanned<W: FnMut(u64)>(
+    source: AnyNand,
+    writer: &mut Writer<'_, W>,
 ) -> Result<SalvageReport, SalvageError> {
     let survey = flagstone_space::Survey::of(source);
     let survey = survey.map_err(|error| SalvageError::Source(error.into()))?;

@@ -199,7 +199,7 @@ impl Session<'_> {
 
 fn change_all(
     database: &Database,
-    transaction: &mut Transaction<flagstone::AnyNand>,
+    transaction: &mut Transaction,
     changes: &[Change],
 ) -> anyhow::Result<()> {
     for change in changes {

@@ -7,8 +7,8 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use flagstone::{
-    AnyNand, Database, EngineError, Index, IndexedTable, MultiTable, OpenError, Options, Snapshot,
-    Table, verify_backup,
+    Database, EngineError, Index, IndexedTable, MultiTable, OpenError, Options, Snapshot, Table,
+    verify_backup,
 };
 use flagstone_nand::{Profile, SimNand};
 
@@ -525,7 +525,7 @@ pub(crate) fn copied(world: &World<'_>) -> Result<(Whole, u64), Stop> {
 
 fn empty() -> anyhow::Result<Database> {
     let profile = Profile::named("slc-4k")?.with_block_count(400)?;
-    let chip: AnyNand = Box::new(SimNand::new(&profile, 1));
+    let chip = SimNand::new(&profile, 1);
     Ok(Database::create_on(chip, &Options::default())?)
 }
 

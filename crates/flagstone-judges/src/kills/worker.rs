@@ -6,8 +6,8 @@ use std::path::{Path, PathBuf};
 
 use anyhow::{Context as _, bail, ensure};
 use flagstone::{
-    AnyNand, BackupError, CompactError, Database, Durability, EngineError, LoadError, Snapshot,
-    Table, Transaction,
+    BackupError, CompactError, Database, Durability, EngineError, LoadError, Snapshot, Table,
+    Transaction,
 };
 #[cfg(target_os = "linux")]
 use flagstone_nand::EccOwner;
@@ -85,13 +85,13 @@ impl Worker<'_> {
                     }
                 }
                 let profile = Profile::named("slc-2k")?.with_block_count(*blocks)?;
-                let device: AnyNand = Box::new(EccNand::create_image(path, &profile)?);
+                let device = EccNand::create_image(path, &profile)?;
                 Database::create_on(device, options)?
             }
             #[cfg(target_os = "linux")]
             Device::Node(node) => {
                 let device = EccNand::create_mtd(node, None, EccOwner::Device)?;
-                Database::create_on(Box::new(device) as AnyNand, options)?
+                Database::create_on(device, options)?
             }
             #[cfg(not(target_os = "linux"))]
             Device::Node(_) => bail!("raw NAND needs Linux"),

@@ -1,4 +1,4 @@
-use flagstone::{Options, PRESETS};
+use flagstone_engine::{Options, PRESETS};
 use flagstone_nand::Profile;
 
 use super::*;
@@ -123,7 +123,7 @@ fn shore_kits_aborts_what_finds_no_account() {
 fn deferred_commits_are_durable_when_the_run_ends() {
     for preset in ["flagstone", "berkeley-original"] {
         let mut config = small(preset, 2);
-        config.options[0].durability = flagstone::Durability::Deferred;
+        config.options[0].durability = flagstone_engine::Durability::Deferred;
         assert_eq!(bench(&config).commits, 2_000, "{preset}");
     }
 }
@@ -135,7 +135,7 @@ fn deferred_commits_are_durable_when_the_run_ends() {
 fn an_index_that_was_opened_again_merges_by_cost() {
     let profile = Profile::named("ls-lru-nand").expect("the profile exists");
     let mut options = crate::preset::options("flagstone").expect("the preset exists");
-    options.victim = flagstone::Victim::Cost;
+    options.victim = flagstone_engine::Victim::Cost;
     let config = BenchConfig::index(index::Dialect::WriteIntensive, profile, vec![options]);
     let run = bench(&BenchConfig { txns: 6_000, warmup: Warmup::Txns(2_000), ..config });
     assert_eq!(run.commits, 6_000);

@@ -8,7 +8,7 @@
 
 use std::ops::Range;
 
-use flagstone::AppendScheme;
+use flagstone_engine::AppendScheme;
 use flagstone_engine::node::NodeView;
 use flagstone_nand::Nand;
 use flagstone_space::WriteTag;

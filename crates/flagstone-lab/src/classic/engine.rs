@@ -3,12 +3,14 @@
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::time::Duration;
 
-use flagstone::{AppendScheme, Table, Xid};
-use flagstone::{Durability, EngineError, EngineStats, Fetch, Fetched, Memory, Step, Stop, Wait};
 use flagstone_engine::Reads;
 use flagstone_engine::lock::{LockOutcome, LockTable, Mode, Target};
 use flagstone_engine::log::{Flush as LogFlush, LogGeometry, LogPosition, LogWriter};
 use flagstone_engine::node::{self as node_format, NodeView};
+use flagstone_engine::{AppendScheme, Table, Xid};
+use flagstone_engine::{
+    Durability, EngineError, EngineStats, Fetch, Fetched, Memory, Step, Stop, Wait,
+};
 use flagstone_space::{LogicalPage, Lsn};
 
 use super::appends::{Learned, Room};

@@ -3,8 +3,10 @@
 //! Owns the two latches (space before engine, never held across a call from outside) and the order
 //! of device operations. Adds one rule of its own, A1: a page is written once its LSN is durable.
 
-use flagstone::{Durability, EngineError, Fetch, Fetched, RecoveryReport, Step, Stop, Wait, Xid};
 use flagstone_engine::log::LogGeometry;
+use flagstone_engine::{
+    Durability, EngineError, Fetch, Fetched, RecoveryReport, Step, Stop, Wait, Xid,
+};
 use flagstone_nand::Nand;
 use flagstone_space::{LogicalPage, Lsn, NoOwner, Space, SpaceError};
 use parking_lot::{Mutex, MutexGuard};

@@ -1,7 +1,9 @@
 //! From the lazy-update paper's policy to the default, one option after the other, with the worth
 //! of each.
 
-use flagstone::{CommitBy, MergeTo, Options, OptionsError, RelocationFolding, SuperGroup, Victim};
+use flagstone_engine::{
+    CommitBy, MergeTo, Options, OptionsError, RelocationFolding, SuperGroup, Victim,
+};
 use serde::Serialize;
 
 use super::Policy;

@@ -32,7 +32,7 @@ use std::thread;
 use rand_pcg::Pcg64Mcg;
 use rand_pcg::rand_core::{Rng, SeedableRng};
 
-use flagstone::Durability;
+use flagstone_engine::Durability;
 use flagstone_nand::{Crashable, Ending, UnknownEnding};
 
 use super::rig::{Capture, Capturing, Rig};

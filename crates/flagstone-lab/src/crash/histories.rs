@@ -21,7 +21,7 @@ mod tests;
 pub mod threads;
 mod world;
 
-use flagstone::{CommitBy, EngineError, OpenError, Options, PRESETS};
+use flagstone_engine::{CommitBy, EngineError, OpenError, Options, PRESETS};
 use flagstone_nand::{Profile, SimNand};
 
 use super::subject::Setup;

@@ -6,7 +6,7 @@
 
 use std::time::Instant;
 
-use flagstone::{CommitBy, Options, SeededBug};
+use flagstone_engine::{CommitBy, Options, SeededBug};
 use flagstone_nand::{Crashable, Profile, ProfileError, SegmentFile, SimStorage};
 use flagstone_space::SpaceBug;
 use serde::Serialize;

@@ -7,7 +7,8 @@ use std::hash::{BuildHasher as _, Hasher as _, RandomState};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use flagstone::{Collection, Database, OpenError, OptionsError, WearLevelling};
+use flagstone_engine::blocking::Database;
+use flagstone_engine::{Collection, OpenError, OptionsError, WearLevelling};
 use flagstone_nand::{
     Crashable, Ending, FaultPlan, Nand, Profile, SegmentFile, SimNand, SimSsd, SimStorage,
 };

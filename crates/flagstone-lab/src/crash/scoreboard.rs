@@ -13,7 +13,7 @@ use std::ops::Range;
 use std::path::Path;
 use std::process::{Command, Stdio};
 
-use flagstone::{Collection, PRESETS, WearLevelling};
+use flagstone_engine::{Collection, PRESETS, WearLevelling};
 use flagstone_nand::{Crashable as _, Nand as _, Profile, SimNand};
 use serde::{Deserialize, Serialize};
 

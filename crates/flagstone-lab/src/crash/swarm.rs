@@ -5,7 +5,7 @@
 use rand_pcg::Pcg64Mcg;
 use rand_pcg::rand_core::{Rng, SeedableRng};
 
-use flagstone::{
+use flagstone_engine::{
     AbsentLeaf, Budget, Collection, CommitBy, FrameKind, MergeTo, OpenError, Options, OptionsError,
     RelocationFolding, Replacement, SuperGroup, Victim, WriteCount,
 };

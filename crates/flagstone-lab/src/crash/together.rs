@@ -3,7 +3,7 @@
 //! Owns scenarios in which leaves do so in every run: the earlier contents of the leaves, and the
 //! script. Never explores: the tests and the hunt do.
 
-use flagstone::{CommitBy, Durability, Options};
+use flagstone_engine::{CommitBy, Durability, Options};
 use flagstone_nand::Crashable;
 
 use super::explore::Scenario;

@@ -9,7 +9,7 @@
 
 use std::collections::{BTreeMap, HashMap};
 
-use flagstone::{AppendScheme, EngineError};
+use flagstone_engine::{AppendScheme, EngineError};
 use flagstone_nand::{Counters, Nand, SimNand};
 use flagstone_space::{LogicalPage, Lsn, NoOwner, PageInfo, Space, SpaceError, SpaceOptions};
 

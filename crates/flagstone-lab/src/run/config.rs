@@ -1,6 +1,6 @@
 //! Configuration of a run: asked for, derived, and observed.
 
-use flagstone::Options;
+use flagstone_engine::Options;
 use serde::{Deserialize, Serialize};
 
 /// Everything that shaped a run, so that it can be repeated (rule R3).

@@ -173,7 +173,7 @@ struct Bank {
 /// State that the threads of one schedule share.
 struct Shared<'a> {
     seed: u64,
-    database: &'a Database<SimNand>,
+    database: &'a Database,
     table: Table,
     said: Mutex<[Said; TELLERS]>,
     found: Mutex<Found>,
@@ -211,12 +211,12 @@ impl Bank {
             committed.map_err(|error| format!("row {row}: {error}"))?;
         }
         database.flush().map_err(text)?;
-        let chip = chip_of(&database);
+        let chip = chip_of(&database)?;
         Ok(Self { chip, options, bug: None })
     }
 
-    fn open(&self, chip: SimNand) -> Result<Database<SimNand>, Wrong> {
-        let runtime = Runtime::open_planted(chip, &self.options, self.bug, None);
+    fn open(&self, chip: SimNand) -> Result<Database, Wrong> {
+        let runtime = Runtime::open_planted(AnyNand::new(chip), &self.options, self.bug, None);
         Ok(Database::over(runtime.map_err(|error| format!("not opened: {error}"))?))
     }
 
@@ -227,14 +227,15 @@ impl Bank {
         if below(&mut random, 2) == 0 {
             let ending = [Ending::Untouched, Ending::Complete][below(&mut random, 2) as usize];
             let mut space = database.runtime().space();
-            let device = space.device_mut();
-            let operation = device.operation_count() + below(&mut random, OPERATIONS);
-            device.set_plan(FaultPlan::power_cut(seed, operation, ending));
+            let chip = space.device_mut().downcast_mut::<SimNand>();
+            let chip = chip.ok_or("another device")?;
+            let operation = chip.operation_count() + below(&mut random, OPERATIONS);
+            chip.set_plan(FaultPlan::power_cut(seed, operation, ending));
         }
         let (said, mut found) = day(seed, &database)?;
         found.schedules = 1;
         found.cuts = u64::from(is_off(&database));
-        let mut chip = chip_of(&database);
+        let mut chip = chip_of(&database)?;
         drop(database);
         chip.power_cycle();
         chip.set_plan(FaultPlan::default());
@@ -263,7 +264,7 @@ fn is_first_part(committed: u8, mark: u8) -> bool {
 }
 
 /// Runs the threads until all have ended, or the power is gone.
-fn day(seed: u64, database: &Database<SimNand>) -> Result<([Said; TELLERS], Found), Wrong> {
+fn day(seed: u64, database: &Database) -> Result<([Said; TELLERS], Found), Wrong> {
     let table = table_of(database)?;
     let (said, found) = (Mutex::default(), Mutex::default());
     let shared = Shared { seed, database, table, said, found };
@@ -295,15 +296,18 @@ fn day(seed: u64, database: &Database<SimNand>) -> Result<([Said; TELLERS], Foun
     Ok((said, found))
 }
 
-fn chip_of(database: &Database<SimNand>) -> SimNand {
-    database.runtime().space().device().clone()
+fn chip_of(database: &Database) -> Result<SimNand, Wrong> {
+    let space = database.runtime().space();
+    let chip = space.device().downcast_ref::<SimNand>();
+    chip.cloned().ok_or_else(|| String::from("another device"))
 }
 
-fn is_off(database: &Database<SimNand>) -> bool {
-    database.runtime().space().device().is_off()
+fn is_off(database: &Database) -> bool {
+    let space = database.runtime().space();
+    space.device().downcast_ref().is_some_and(SimNand::is_off)
 }
 
-fn table_of(database: &Database<SimNand>) -> Result<Table, Wrong> {
+fn table_of(database: &Database) -> Result<Table, Wrong> {
     let table = database.existing_table("bank").map_err(|error| error.to_string())?;
     table.ok_or_else(|| String::from("the table is gone"))
 }
@@ -368,7 +372,7 @@ fn settle(
 }
 
 /// Checks every row that no transfer changes, and the structure.
-fn check_all(database: &Database<SimNand>, table: Table) -> Result<(), Wrong> {
+fn check_all(database: &Database, table: Table) -> Result<(), Wrong> {
     let transaction = database.begin();
     let mut count = 0;
     for row in transaction.range(table, ..) {

@@ -22,7 +22,6 @@ mod stream;
 use std::io::{self, Read, Write};
 
 use flagstone_engine::{Durability, EngineError};
-use flagstone_nand::Nand;
 use thiserror::Error;
 
 use self::stream::{FrameReader, FrameWriter};
@@ -95,7 +94,7 @@ enum Entry {
     End(BackupReport),
 }
 
-impl<D: Nand> Database<D> {
+impl Database {
     /// Writes all durable commits from before the call to `sink`, while other transactions go on.
     ///
     /// The backup is of one moment, holds rows and not pages, and can be read back into a database on another
@@ -154,7 +153,7 @@ impl<D: Nand> Database<D> {
     /// As [`Database::backup_to`].
     pub fn backup_of(
         &self,
-        snapshot: &Snapshot<D>,
+        snapshot: &Snapshot,
         sink: impl Write,
         watch: impl FnMut(&BackupReport),
     ) -> Result<BackupReport, BackupError> {
@@ -169,7 +168,7 @@ impl<D: Nand> Database<D> {
     /// As [`Database::backup_to`], and the errors of `pass`.
     pub fn backup_sound(
         &self,
-        snapshot: &Snapshot<D>,
+        snapshot: &Snapshot,
         sink: impl Write,
         mut watch: impl FnMut(&BackupReport),
         mut pass: impl FnMut(&str, MissingRange) -> Result<(), EngineError>,
@@ -232,7 +231,7 @@ impl<D: Nand> Database<D> {
             return Err(BackupError::NotEmpty);
         }
         let mut table = None;
-        let mut batch: Option<Transaction<D>> = None;
+        let mut batch: Option<Transaction> = None;
         let (mut waiting, batch_bytes) = (0, self.batch_bytes());
         let report = read_entries(source, |entry, report| {
             match entry {
@@ -266,7 +265,7 @@ impl<D: Nand> Database<D> {
 const WATCH_ROWS: u64 = 256;
 
 /// The flush at the end makes all of them durable, in order.
-fn commit<D: Nand>(transaction: Option<Transaction<D>>) -> Result<(), EngineError> {
+fn commit(transaction: Option<Transaction>) -> Result<(), EngineError> {
     transaction.map_or(Ok(()), |transaction| {
         transaction.commit_with(Durability::Deferred).map(|_commit| ())
     })

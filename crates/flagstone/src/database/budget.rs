@@ -5,11 +5,10 @@
 use std::time::Duration;
 
 use flagstone_engine::{WearBudget, WearStatus};
-use flagstone_nand::Nand;
 
 use super::Database;
 
-impl<D: Nand> Database<D> {
+impl Database {
     /// Gives the database a budget of wear, or another one; the account begins now.
     ///
     /// The budget is a property of this opening, shared by its clones; `clock` gives the time since any
@@ -55,18 +54,18 @@ impl<D: Nand> Database<D> {
         budget: WearBudget,
         clock: impl Fn() -> Duration + Send + Sync + 'static,
     ) {
-        self.runtime.set_wear_budget(budget, clock);
+        self.runtime().set_wear_budget(budget, clock);
     }
 
     /// Lifts the budget.
     pub fn clear_wear_budget(&self) {
-        self.runtime.clear_wear_budget();
+        self.runtime().clear_wear_budget();
     }
 
     /// Rest of the budget now; none without a budget.
     #[must_use]
     pub fn wear_status(&self) -> Option<WearStatus> {
-        self.runtime.wear_status()
+        self.runtime().wear_status()
     }
 }
 
@@ -81,7 +80,7 @@ mod tests {
     use crate::{Allowance, AtLimit, Bill, EngineError, Options, Table};
 
     struct Rig {
-        database: Database<SimNand>,
+        database: Database,
         table: Table,
         second: Arc<AtomicU64>,
     }

@@ -104,7 +104,7 @@ pub enum CompactError {
     },
 }
 
-impl Database<AnyNand> {
+impl Database {
     /// Writes a database in a plain file anew, densely and in order, and puts it in the place of the old.
     ///
     /// The copy has all tables and rows, the size or limit, the log and the logical pages of the old file;
@@ -287,7 +287,7 @@ const WATCH_ROWS: u64 = 256;
 
 fn open_file(path: &Path, options: &Options) -> Result<AnyNand, OpenError> {
     let storage = FileStorage::open_with(path, Access::Write, options.file_lock.into())?;
-    Ok(Box::new(SegmentFile::open(storage)?))
+    Ok(AnyNand::new(SegmentFile::open(storage)?))
 }
 
 /// An empty database in a file of the same shape, with the options that the old one was created with.

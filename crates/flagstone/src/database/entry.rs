@@ -6,24 +6,23 @@
 use std::fmt;
 use std::ops::RangeBounds;
 
+use flagstone_engine::blocking::scan_range;
 use flagstone_engine::{EngineError, ScanRange, Table, successor};
-use flagstone_nand::Nand;
 
-use super::AnyNand;
 use super::rows::KeyValue;
-use super::transaction::{Transaction, scan_range};
+use super::transaction::Transaction;
 
 /// One key of a table, locked, with the value it has: see [`Transaction::entry`].
 ///
 /// Changes made through an entry are part of the transaction at once.
-pub struct Entry<'a, D: Nand = AnyNand> {
-    transaction: &'a mut Transaction<D>,
+pub struct Entry<'a> {
+    transaction: &'a mut Transaction,
     table: Table,
     key: Vec<u8>,
     value: Option<Vec<u8>>,
 }
 
-impl<D: Nand> fmt::Debug for Entry<'_, D> {
+impl fmt::Debug for Entry<'_> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("Entry")
             .field("key", &self.key)
@@ -32,7 +31,7 @@ impl<D: Nand> fmt::Debug for Entry<'_, D> {
     }
 }
 
-impl<D: Nand> Entry<'_, D> {
+impl Entry<'_> {
     /// The key.
     #[must_use]
     pub fn key(&self) -> &[u8] {
@@ -133,7 +132,7 @@ fn difference<'a>(old: &[u8], new: &'a [u8]) -> Difference<'a> {
     Difference::Bytes { offset: first, bytes: &new[first..=last] }
 }
 
-impl<D: Nand> Transaction<D> {
+impl Transaction {
     /// Locks `key`, reads its value, and gives an entry through which it can be changed.
     ///
     /// ```
@@ -154,7 +153,7 @@ impl<D: Nand> Transaction<D> {
     /// # Errors
     ///
     /// See [`EngineError`].
-    pub fn entry(&mut self, table: Table, key: &[u8]) -> Result<Entry<'_, D>, EngineError> {
+    pub fn entry(&mut self, table: Table, key: &[u8]) -> Result<Entry<'_>, EngineError> {
         self.lock_key(table, key)?;
         let value = self.get(table, key)?;
         Ok(Entry { transaction: self, table, key: key.to_vec(), value })

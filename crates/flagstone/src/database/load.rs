@@ -1,7 +1,6 @@
 //! Loads: many rows that come in the order of their keys, a large commit at a time.
 
 use flagstone_engine::{Durability, EngineError, Table};
-use flagstone_nand::Nand;
 use flagstone_space::Bill;
 use thiserror::Error;
 
@@ -40,7 +39,7 @@ fn how_far(stored: u64) -> String {
 /// Memory of a row that waits for its commit, beside key and value.
 pub(crate) const ROW_OVERHEAD: usize = 64;
 
-impl<D: Nand> Database<D> {
+impl Database {
     /// Stores rows that come in ascending order of their keys, and gives their number, which may be 0.
     ///
     /// Rows that fall between two neighbours of the table, or behind its last row, are written once: a commit
@@ -92,24 +91,24 @@ impl<D: Nand> Database<D> {
 
     /// Bytes of rows that one commit may hold and stay in memory until then.
     pub(crate) fn batch_bytes(&self) -> usize {
-        self.runtime.engine().load_size_max()
+        self.runtime().engine().load_size_max()
     }
 }
 
 /// A load under way.
-struct Load<'a, D: Nand> {
-    database: &'a Database<D>,
+struct Load<'a> {
+    database: &'a Database,
     table: Table,
     bytes_max: usize,
     report: LoadReport,
     /// Holds the rows that wait for their commit.
-    transaction: Option<Transaction<D>>,
+    transaction: Option<Transaction>,
     rows: u64,
     bytes: usize,
     last: Option<Vec<u8>>,
 }
 
-impl<D: Nand> Load<'_, D> {
+impl Load<'_> {
     fn put(&mut self, key: &[u8], value: &[u8]) -> Result<(), EngineError> {
         if self.last.as_deref().is_some_and(|last| key <= last) {
             return Err(EngineError::Unsorted { row: self.report.rows + self.rows });
@@ -145,7 +144,7 @@ mod tests {
     use super::*;
     use crate::Options;
 
-    fn database() -> (Database<SimNand>, Table) {
+    fn database() -> (Database, Table) {
         let profile = Profile::named("slc-2k").unwrap().with_block_count(128).unwrap();
         let options = Options::default().with_memory(1 << 20);
         let database = Database::create_on(SimNand::new(&profile, 1), &options).unwrap();

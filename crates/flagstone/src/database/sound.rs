@@ -1,11 +1,11 @@
 //! Reading past damage: every row that reads, and the key ranges that do not.
 
+use flagstone_engine::blocking::Stopped;
 use flagstone_engine::{EngineError, ScanRange, successor};
-use flagstone_nand::{Nand, NandError};
+use flagstone_nand::NandError;
 use flagstone_space::SpaceError;
 
-use super::AnyNand;
-use super::rows::{KeyValue, Range, Stopped};
+use super::rows::{KeyValue, Range};
 
 /// Keys of a table whose rows do not read.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -30,8 +30,8 @@ pub enum SoundRow {
 /// Rows of a table in ascending order, and the missing ranges between them. Ends after the first error that
 /// is not damage.
 #[derive(Debug)]
-pub struct SoundRows<'a, D: Nand = AnyNand> {
-    rows: Range<'a, D>,
+pub struct SoundRows<'a> {
+    rows: Range<'a>,
     /// Where the leaf of a key ends.
     end_of: EndOf<'a>,
 }
@@ -47,8 +47,8 @@ impl std::fmt::Debug for EndOf<'_> {
     }
 }
 
-impl<'a, D: Nand> SoundRows<'a, D> {
-    pub(super) fn new(rows: Range<'a, D>, end_of: Box<EndOfKey<'a>>) -> Self {
+impl<'a> SoundRows<'a> {
+    pub(super) fn new(rows: Range<'a>, end_of: Box<EndOfKey<'a>>) -> Self {
         Self { rows, end_of: EndOf(end_of) }
     }
 
@@ -74,7 +74,7 @@ impl<'a, D: Nand> SoundRows<'a, D> {
     }
 }
 
-impl<D: Nand> Iterator for SoundRows<'_, D> {
+impl Iterator for SoundRows<'_> {
     type Item = Result<SoundRow, EngineError>;
 
     fn next(&mut self) -> Option<Self::Item> {

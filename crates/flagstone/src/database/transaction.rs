@@ -1,19 +1,13 @@
-//! Read-write transactions of the blocking interface.
+//! Read-write transactions.
 
 use std::fmt;
-use std::ops::{Bound, RangeBounds};
-use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::ops::RangeBounds;
 
-use flagstone_engine::{
-    CATALOG, Descriptor, Durability, EngineError, Meter, Read, Reader, Runtime, Savepoint,
-    ScanRange, Table, Xid,
-};
-use flagstone_nand::Nand;
+use flagstone_engine::blocking;
+use flagstone_engine::{Durability, EngineError, Savepoint, ScanRange, Table};
+use flagstone_nand::AnyNand;
 use flagstone_space::{Bill, Lsn};
-use tracing::{debug, trace};
 
-use super::AnyNand;
 use super::rows::{KeyValue, Range};
 
 /// A commit that returned.
@@ -43,6 +37,12 @@ pub struct Commit {
     /// # Ok::<(), Box<dyn std::error::Error>>(())
     /// ```
     pub bill: Bill,
+}
+
+impl Commit {
+    const fn of(commit: blocking::Commit) -> Self {
+        Self { lsn: commit.lsn, bill: commit.bill }
+    }
 }
 
 /// A serializable read-write transaction; dropping it aborts.
@@ -77,86 +77,35 @@ pub struct Commit {
 /// assert_eq!(db.snapshot()?.get(accounts, b"ada")?.as_deref(), Some(&b"12"[..]));
 /// # Ok::<(), Box<dyn std::error::Error>>(())
 /// ```
-pub struct Transaction<D: Nand = AnyNand> {
-    runtime: Arc<Runtime<D>>,
-    xid: Xid,
-    is_over: bool,
-    meter: Meter,
-    /// The transaction has changed something, and so has passed the budget of wear.
-    is_admitted: AtomicBool,
-    /// Error of a change that stopped half way: the transaction cannot be committed.
-    doom: Option<EngineError>,
+pub struct Transaction {
+    inner: blocking::Transaction<AnyNand>,
 }
 
-impl<D: Nand> fmt::Debug for Transaction<D> {
+impl fmt::Debug for Transaction {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Transaction").field("xid", &self.xid).finish_non_exhaustive()
+        self.inner.fmt(f)
     }
 }
 
-impl<D: Nand> Transaction<D> {
-    pub(super) fn begin(runtime: Arc<Runtime<D>>) -> Self {
-        let xid = runtime.engine().begin();
-        Self {
-            runtime,
-            xid,
-            is_over: false,
-            meter: Meter::default(),
-            is_admitted: AtomicBool::new(false),
-            doom: None,
-        }
-    }
-
-    /// Result of `calls`, whose work on the flash goes on the bill of the transaction.
-    fn run<T>(&self, calls: impl FnOnce() -> Result<T, EngineError>) -> Result<T, EngineError> {
-        let result = self.meter.charge(calls);
-        if matches!(result, Err(EngineError::Deadlock)) {
-            debug!(xid = ?self.xid, "aborted to end a deadlock");
-        }
-        result
-    }
-
-    /// Asks the budget of wear, once, before the first change.
-    fn admit(&self) -> Result<(), EngineError> {
-        if !self.is_admitted.load(Ordering::Relaxed) {
-            self.runtime.admit_change()?;
-            self.is_admitted.store(true, Ordering::Relaxed);
-        }
-        Ok(())
+impl Transaction {
+    pub(super) const fn new(inner: blocking::Transaction<AnyNand>) -> Self {
+        Self { inner }
     }
 
     /// Makes a commit fail with `error`, since a change in several parts stopped half way.
     pub(crate) fn doom(&mut self, error: &EngineError) {
-        self.doom.get_or_insert_with(|| error.clone());
+        self.inner.doom(error);
     }
 
     /// Work on the flash in this transaction's calls so far: see [`Commit::bill`].
     #[must_use]
     pub fn bill(&self) -> Bill {
-        self.meter.bill()
+        self.inner.bill()
     }
 
+    /// Creates the table `name`, whatever its name is.
     pub(crate) fn create_table(&mut self, name: &str) -> Result<Table, EngineError> {
-        self.admit()?;
-        self.run(|| self.runtime.create_table(self.xid, name))
-    }
-
-    /// Moves the table `from` to the name `to`, in the catalog alone.
-    pub(super) fn rename_entry(&mut self, from: &str, to: &str) -> Result<(), EngineError> {
-        self.admit()?;
-        self.run(|| self.runtime.rename_table(self.xid, from, to))
-    }
-
-    /// Takes the table `name` out of the catalog; with the commit the table is dropped.
-    pub(super) fn drop_entry(&mut self, name: &str) -> Result<Table, EngineError> {
-        self.admit()?;
-        self.run(|| self.runtime.drop_table(self.xid, name))
-    }
-
-    /// Names of tables that begin with `prefix`; no such table can appear before the transaction ends.
-    pub(super) fn names(&self, prefix: &str) -> Result<Vec<String>, EngineError> {
-        let rows = self.rows(CATALOG, ScanRange::prefix(prefix.as_bytes()));
-        rows.map(|row| Ok(String::from_utf8_lossy(&row?.0).into_owned())).collect()
+        self.inner.create_table(name)
     }
 
     /// The value of `key`.
@@ -165,12 +114,7 @@ impl<D: Nand> Transaction<D> {
     ///
     /// See [`EngineError`].
     pub fn get(&self, table: Table, key: &[u8]) -> Result<Option<Vec<u8>>, EngineError> {
-        let mut value = Vec::new();
-        match self.read(table, key, &mut value)? {
-            Read::Absent => Ok(None),
-            Read::Inline => Ok(Some(value)),
-            Read::Large(descriptor) => self.load(&descriptor).map(Some),
-        }
+        self.inner.get(table, key)
     }
 
     /// Whether `key` has a value. A value that has pages of its own is not loaded.
@@ -191,12 +135,7 @@ impl<D: Nand> Transaction<D> {
     ///
     /// See [`EngineError`].
     pub fn contains_key(&self, table: Table, key: &[u8]) -> Result<bool, EngineError> {
-        Ok(self.read(table, key, &mut Vec::new())? != Read::Absent)
-    }
-
-    fn read(&self, table: Table, key: &[u8], value: &mut Vec<u8>) -> Result<Read, EngineError> {
-        let reader = Reader::Transaction(self.xid);
-        self.run(|| self.runtime.read_key(reader, table, key, value))
+        self.inner.contains_key(table, key)
     }
 
     /// Locks `key` before it is read for a change: read-modify-write without deadlocks.
@@ -205,7 +144,7 @@ impl<D: Nand> Transaction<D> {
     ///
     /// See [`EngineError`].
     pub fn lock_key(&self, table: Table, key: &[u8]) -> Result<(), EngineError> {
-        self.run(|| self.runtime.lock_key(self.xid, table, key))
+        self.inner.lock_key(table, key)
     }
 
     /// `size` bytes of the value at `offset`, fewer when the value is shorter; reads no page when pending
@@ -221,17 +160,7 @@ impl<D: Nand> Transaction<D> {
         offset: usize,
         size: usize,
     ) -> Result<Option<Vec<u8>>, EngineError> {
-        let (xid, part) = (self.xid, (offset, size));
-        let mut value = Vec::new();
-        match self.run(|| self.runtime.read_part(xid, table, key, part, &mut value))? {
-            Read::Absent => Ok(None),
-            Read::Inline => Ok(Some(value)),
-            Read::Large(descriptor) => {
-                let value = self.load(&descriptor)?;
-                let end = offset.saturating_add(size).min(value.len());
-                Ok(Some(value.get(offset..end).unwrap_or(&[]).to_vec()))
-            }
-        }
+        self.inner.get_part(table, key, offset, size)
     }
 
     /// Sets the value of `key`.
@@ -240,22 +169,7 @@ impl<D: Nand> Transaction<D> {
     ///
     /// See [`EngineError`].
     pub fn put(&mut self, table: Table, key: &[u8], value: &[u8]) -> Result<(), EngineError> {
-        self.put_row(table, key, value)
-    }
-
-    /// As [`Transaction::put`], for cursors, which borrow the transaction as a whole.
-    pub(super) fn put_row(
-        &self,
-        table: Table,
-        key: &[u8],
-        value: &[u8],
-    ) -> Result<(), EngineError> {
-        self.admit()?;
-        self.run(|| self.runtime.put(self.xid, table, key, value))
-    }
-
-    fn load(&self, descriptor: &Descriptor) -> Result<Vec<u8>, EngineError> {
-        self.run(|| self.runtime.load(Reader::Transaction(self.xid), descriptor))
+        self.inner.put(table, key, value)
     }
 
     /// Changes `bytes` at `offset` of the value of `key`; only these bytes are logged and kept.
@@ -270,8 +184,7 @@ impl<D: Nand> Transaction<D> {
         offset: usize,
         bytes: &[u8],
     ) -> Result<(), EngineError> {
-        self.admit()?;
-        self.run(|| self.runtime.patch(self.xid, table, key, offset, bytes))
+        self.inner.patch(table, key, offset, bytes)
     }
 
     /// Deletes `key`, whether it exists or not.
@@ -280,12 +193,7 @@ impl<D: Nand> Transaction<D> {
     ///
     /// See [`EngineError`].
     pub fn delete(&mut self, table: Table, key: &[u8]) -> Result<(), EngineError> {
-        self.delete_row(table, key)
-    }
-
-    pub(super) fn delete_row(&self, table: Table, key: &[u8]) -> Result<(), EngineError> {
-        self.admit()?;
-        self.run(|| self.runtime.delete(self.xid, table, key))
+        self.inner.delete(table, key)
     }
 
     /// Rows of a range in ascending order; [`Range::rev`] turns it around. From the first row on, the rest of
@@ -310,26 +218,21 @@ impl<D: Nand> Transaction<D> {
     /// assert_eq!(txn.len(fruit)?, 4);
     /// # Ok::<(), Box<dyn std::error::Error>>(())
     /// ```
-    pub fn range<'a>(&'a self, table: Table, bounds: impl RangeBounds<&'a [u8]>) -> Range<'a, D> {
-        self.rows(table, scan_range(&bounds))
+    pub fn range<'a>(&'a self, table: Table, bounds: impl RangeBounds<&'a [u8]>) -> Range<'a> {
+        Range::new(self.inner.range(table, bounds))
     }
 
     /// Rows whose keys start with `prefix`.
-    pub fn prefix(&self, table: Table, prefix: &[u8]) -> Range<'_, D> {
-        self.rows(table, ScanRange::prefix(prefix))
+    pub fn prefix(&self, table: Table, prefix: &[u8]) -> Range<'_> {
+        Range::new(self.inner.prefix(table, prefix))
     }
 
-    pub(crate) fn rows(&self, table: Table, range: ScanRange) -> Range<'_, D> {
-        let (runtime, reader) = self.reader();
-        Range::new(runtime, reader, table, range).charged_to(&self.meter)
+    pub(crate) fn rows(&self, table: Table, range: ScanRange) -> Range<'_> {
+        Range::new(self.inner.rows(table, range))
     }
 
-    pub(super) const fn meter(&self) -> &Meter {
-        &self.meter
-    }
-
-    pub(super) fn reader(&self) -> (&Runtime<D>, Reader) {
-        (&self.runtime, Reader::Transaction(self.xid))
+    pub(super) const fn inner(&self) -> &blocking::Transaction<AnyNand> {
+        &self.inner
     }
 
     /// The first row. Locks the whole table for changes of others, as [`Transaction::range`] does.
@@ -338,7 +241,7 @@ impl<D: Nand> Transaction<D> {
     ///
     /// See [`EngineError`].
     pub fn first(&self, table: Table) -> Result<Option<KeyValue>, EngineError> {
-        self.range(table, ..).next().transpose()
+        self.inner.first(table)
     }
 
     /// The last row. Locks the whole table, as [`Transaction::first`] does.
@@ -347,7 +250,7 @@ impl<D: Nand> Transaction<D> {
     ///
     /// See [`EngineError`].
     pub fn last(&self, table: Table) -> Result<Option<KeyValue>, EngineError> {
-        self.range(table, ..).rev().next().transpose()
+        self.inner.last(table)
     }
 
     /// How many rows the table has, counted under a lock on all of it.
@@ -356,13 +259,13 @@ impl<D: Nand> Transaction<D> {
     ///
     /// See [`EngineError`].
     pub fn len(&self, table: Table) -> Result<u64, EngineError> {
-        self.range(table, ..).count_rows()
+        self.inner.len(table)
     }
 
     /// How many rows the table has, roughly, at once.
     #[must_use]
     pub fn len_estimate(&self, table: Table) -> u64 {
-        self.runtime.engine().len_estimate(table)
+        self.inner.len_estimate(table)
     }
 
     /// Marks a point to which the transaction can be rolled back.
@@ -386,7 +289,7 @@ impl<D: Nand> Transaction<D> {
     ///
     /// The transaction was aborted to end a deadlock.
     pub fn savepoint(&mut self) -> Result<Savepoint, EngineError> {
-        self.run(|| self.runtime.savepoint(self.xid))
+        self.inner.savepoint()
     }
 
     /// Forgets the changes made since `savepoint`.
@@ -395,7 +298,7 @@ impl<D: Nand> Transaction<D> {
     ///
     /// `NoSavepoint` when the savepoint is not one of this transaction's.
     pub fn rollback_to(&mut self, savepoint: Savepoint) -> Result<(), EngineError> {
-        self.run(|| self.runtime.rollback_to(self.xid, savepoint))
+        self.inner.rollback_to(savepoint)
     }
 
     /// Commits with the durability of the database's options.
@@ -404,8 +307,7 @@ impl<D: Nand> Transaction<D> {
     ///
     /// `Full`, `TooLarge`: nothing is committed. `OutcomeUnknown`: the device failed while it was written.
     pub fn commit(self) -> Result<Commit, EngineError> {
-        let durability = self.runtime.durability();
-        self.commit_with(durability)
+        Ok(Commit::of(self.inner.commit()?))
     }
 
     /// Commits; with anything but `Deferred`, durable when it returns.
@@ -413,34 +315,12 @@ impl<D: Nand> Transaction<D> {
     /// # Errors
     ///
     /// As [`Transaction::commit`].
-    pub fn commit_with(mut self, durability: Durability) -> Result<Commit, EngineError> {
-        if let Some(error) = self.doom.take() {
-            return Err(error);
-        }
-        let ticket = self.run(|| self.runtime.commit(self.xid))?;
-        self.is_over = true;
-        self.meter.charge(|| self.runtime.settle(ticket.lsn, durability))?;
-        trace!(lsn = ticket.lsn.0, ?durability, "committed");
-        // Work that fails is found again by the next caller that needs it; the commit stands.
-        let _ = self.meter.charge(|| self.runtime.work_some());
-        Ok(Commit { lsn: ticket.lsn, bill: self.bill() })
+    pub fn commit_with(self, durability: Durability) -> Result<Commit, EngineError> {
+        Ok(Commit::of(self.inner.commit_with(durability)?))
     }
 
     /// Aborts: nothing of the transaction remains.
     pub fn abort(self) {
         drop(self);
     }
-}
-
-impl<D: Nand> Drop for Transaction<D> {
-    fn drop(&mut self) {
-        if !self.is_over {
-            self.runtime.abort(self.xid);
-        }
-    }
-}
-
-pub(super) fn scan_range<'a>(bounds: &impl RangeBounds<&'a [u8]>) -> ScanRange {
-    let bound = |bound: Bound<&&'a [u8]>| bound.map(|key| *key);
-    ScanRange::from_bounds(bound(bounds.start_bound()), bound(bounds.end_bound()))
 }

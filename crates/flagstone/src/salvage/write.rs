@@ -11,18 +11,18 @@ use crate::database::{Database, ROW_OVERHEAD, Transaction};
 const WATCH_ROWS: u64 = 256;
 
 /// Writes rows to a database.
-pub(super) struct Writer<'a, D: Nand, W> {
-    database: &'a Database<D>,
+pub(super) struct Writer<'a, W> {
+    database: &'a Database,
     watch: W,
     /// The table that is written, and its place in the report.
     table: Option<(Table, usize)>,
-    transaction: Option<Transaction<D>>,
+    transaction: Option<Transaction>,
     waiting: usize,
     batch_bytes: usize,
 }
 
-impl<'a, D: Nand, W: FnMut(u64)> Writer<'a, D, W> {
-    pub(super) fn new(database: &'a Database<D>, watch: W) -> Self {
+impl<'a, W: FnMut(u64)> Writer<'a, W> {
+    pub(super) fn new(database: &'a Database, watch: W) -> Self {
         let batch_bytes = database.batch_bytes();
         Self { database, watch, table: None, transaction: None, waiting: 0, batch_bytes }
     }

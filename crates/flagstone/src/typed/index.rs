@@ -15,15 +15,15 @@ use std::fmt;
 use std::ops::{Bound, RangeBounds};
 use std::sync::Arc;
 
+use flagstone_engine::blocking::{index_head, require_plain};
 use flagstone_engine::{EngineError, IndexFault, ScanRange, Table, successor};
-use flagstone_nand::Nand;
 
 use super::DecodeError;
 use super::key::{EncodeKey, Finds, Key};
 use super::multi::{MultiTable, Values};
 use super::table::{Reads, TypedRange, TypedTable, value_of};
 use super::value::Value;
-use crate::database::{AnyNand, Database, Transaction, index_head, require_plain};
+use crate::database::{Database, Transaction};
 
 /// Whether several rows may have the same index key.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -174,7 +174,7 @@ impl IndexReport {
     }
 }
 
-impl<D: Nand> Database<D> {
+impl Database {
     /// Opens a typed table with its secondary indexes, creating the missing ones: the table first, then all
     /// indexes that are new with the entries of all rows, in one transaction.
     ///
@@ -311,7 +311,7 @@ impl<K: Key, V: Value> IndexedTable<K, V> {
         &self,
         reads: &'a R,
         bounds: impl RangeBounds<K>,
-    ) -> TypedRange<'a, K, V, R::Device> {
+    ) -> TypedRange<'a, K, V> {
         self.rows.range(reads, bounds)
     }
 
@@ -322,9 +322,9 @@ impl<K: Key, V: Value> IndexedTable<K, V> {
     /// `Index` with `Duplicate`, or with `Stale` where a unique index has an entry in the way that belongs to
     /// no row: nothing is changed. After any other error the transaction may have changed a part, and cannot
     /// be committed (N1).
-    pub fn put<D: Nand>(
+    pub fn put(
         &self,
-        transaction: &mut Transaction<D>,
+        transaction: &mut Transaction,
         key: &K,
         value: &V,
     ) -> Result<(), EngineError> {
@@ -339,11 +339,7 @@ impl<K: Key, V: Value> IndexedTable<K, V> {
     /// # Errors
     ///
     /// As [`IndexedTable::put`].
-    pub fn delete<D: Nand>(
-        &self,
-        transaction: &mut Transaction<D>,
-        key: &K,
-    ) -> Result<bool, EngineError> {
+    pub fn delete(&self, transaction: &mut Transaction, key: &K) -> Result<bool, EngineError> {
         self.change(transaction, key, |old| old.map(|_| Change::Delete))
     }
 
@@ -353,9 +349,9 @@ impl<K: Key, V: Value> IndexedTable<K, V> {
     /// # Errors
     ///
     /// As [`IndexedTable::put`].
-    pub fn update<D: Nand>(
+    pub fn update(
         &self,
-        transaction: &mut Transaction<D>,
+        transaction: &mut Transaction,
         key: &K,
         change: impl FnOnce(&mut V),
     ) -> Result<bool, EngineError> {
@@ -378,9 +374,9 @@ impl<K: Key, V: Value> IndexedTable<K, V> {
     }
 
     /// Changes the row of `key` as `decide` says, and its entries; says whether the row was there.
-    fn change<D: Nand>(
+    fn change(
         &self,
-        transaction: &mut Transaction<D>,
+        transaction: &mut Transaction,
         key: &K,
         decide: impl FnOnce(Option<V>) -> Option<Change>,
     ) -> Result<bool, EngineError> {
@@ -426,9 +422,9 @@ impl<K: Key, V: Value> IndexedTable<K, V> {
 
     /// Refuses entries of a unique index whose place is taken by another row. The same entry of the same row
     /// may be there already, stale: it is no conflict.
-    fn require_unique<'e, D: Nand>(
+    fn require_unique<'e>(
         &self,
-        transaction: &Transaction<D>,
+        transaction: &Transaction,
         kept: &Kept<K, V>,
         entries: impl Iterator<Item = &'e IndexEntry>,
     ) -> Result<(), EngineError> {
@@ -468,7 +464,7 @@ impl<K: Key, V: Value> IndexedTable<K, V> {
         reads: &'a R,
         index: &Index<K, V, I>,
         found_by: &(impl Finds<I> + ?Sized),
-    ) -> Result<Values<'a, K, R::Device>, EngineError> {
+    ) -> Result<Values<'a, K>, EngineError> {
         let table = self.kept(index)?.table;
         Ok(MultiTable::<I, K>::over(table).values(reads, found_by))
     }
@@ -498,7 +494,7 @@ impl<K: Key, V: Value> IndexedTable<K, V> {
         reads: &'a R,
         index: &Index<K, V, I>,
         bounds: impl RangeBounds<I>,
-    ) -> Result<Found<'a, I, K, R::Device>, EngineError> {
+    ) -> Result<Found<'a, I, K>, EngineError> {
         let table = self.kept(index)?.table;
         // An entry goes on behind its index key: a bound stands before or behind all entries of this key.
         let (mut low, mut high) = (Vec::new(), None);
@@ -552,10 +548,7 @@ impl<K: Key, V: Value> IndexedTable<K, V> {
     ///
     /// `Index` with `Duplicate` when rows contradict a unique index; see [`EngineError`]. After an error
     /// the transaction cannot be committed.
-    pub fn repair<D: Nand>(
-        &self,
-        transaction: &mut Transaction<D>,
-    ) -> Result<IndexReport, EngineError> {
+    pub fn repair(&self, transaction: &mut Transaction) -> Result<IndexReport, EngineError> {
         let report = self.repair_all(transaction);
         if let Err(error) = &report {
             transaction.doom(error);
@@ -563,10 +556,7 @@ impl<K: Key, V: Value> IndexedTable<K, V> {
         report
     }
 
-    fn repair_all<D: Nand>(
-        &self,
-        transaction: &mut Transaction<D>,
-    ) -> Result<IndexReport, EngineError> {
+    fn repair_all(&self, transaction: &mut Transaction) -> Result<IndexReport, EngineError> {
         let mut report = IndexReport::default();
         for kept in &*self.indexes {
             report.extra += self.remove_extra(transaction, kept)?;
@@ -594,9 +584,9 @@ impl<K: Key, V: Value> IndexedTable<K, V> {
     }
 
     /// Deletes the entries of an index that belong to no row.
-    fn remove_extra<D: Nand>(
+    fn remove_extra(
         &self,
-        transaction: &mut Transaction<D>,
+        transaction: &mut Transaction,
         kept: &Kept<K, V>,
     ) -> Result<u64, EngineError> {
         let mut count = 0;
@@ -616,9 +606,9 @@ impl<K: Key, V: Value> IndexedTable<K, V> {
     }
 
     /// Whether some row has this entry.
-    fn belongs<D: Nand>(
+    fn belongs(
         &self,
-        transaction: &Transaction<D>,
+        transaction: &Transaction,
         kept: &Kept<K, V>,
         entry: &[u8],
     ) -> Result<bool, EngineError> {
@@ -650,7 +640,7 @@ fn added<'a>(
 /// Rows found through an index. Ends after an error of the index; an error of a row takes the place of that
 /// row, and the next rows follow.
 pub struct FoundRows<'a, K, V, R: Reads> {
-    keys: Values<'a, K, R::Device>,
+    keys: Values<'a, K>,
     rows: TypedTable<K, V>,
     index: &'static str,
     reads: &'a R,
@@ -685,17 +675,17 @@ impl<K: Key, V: Value, R: Reads> Iterator for FoundRows<'_, K, V, R> {
 }
 
 /// Entries of a range of an index: index keys, and keys of rows.
-pub struct Found<'a, I, K, D: Nand = AnyNand> {
-    entries: TypedRange<'a, (I, K), (), D>,
+pub struct Found<'a, I, K> {
+    entries: TypedRange<'a, (I, K), ()>,
 }
 
-impl<I, K, D: Nand> fmt::Debug for Found<'_, I, K, D> {
+impl<I, K> fmt::Debug for Found<'_, I, K> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_tuple("Found").field(&self.entries).finish()
     }
 }
 
-impl<I, K, D: Nand> Found<'_, I, K, D> {
+impl<I, K> Found<'_, I, K> {
     /// The same entries in descending order; to be called before the first entry is taken.
     #[must_use]
     pub fn rev(self) -> Self {
@@ -703,7 +693,7 @@ impl<I, K, D: Nand> Found<'_, I, K, D> {
     }
 }
 
-impl<I: Key, K: Key, D: Nand> Iterator for Found<'_, I, K, D> {
+impl<I: Key, K: Key> Iterator for Found<'_, I, K> {
     type Item = Result<(I, K), EngineError>;
 
     fn next(&mut self) -> Option<Self::Item> {

@@ -8,11 +8,10 @@ use std::fmt;
 use std::marker::PhantomData;
 
 use flagstone_engine::{EngineError, ScanRange, Table};
-use flagstone_nand::Nand;
 
 use super::key::{EncodeKey, Finds, Key};
 use super::table::{Reads, TypedRange, TypedTable, key_of};
-use crate::database::{AnyNand, Database, Range, Transaction};
+use crate::database::{Database, Range, Transaction};
 
 /// A table in which a key has a set of values, in order: cheap to copy, valid while the database is open.
 ///
@@ -52,7 +51,7 @@ impl<K, V> fmt::Debug for MultiTable<K, V> {
     }
 }
 
-impl<D: Nand> Database<D> {
+impl Database {
     /// Opens a table with several values for a key, creating it durably when it does not exist.
     ///
     /// # Errors
@@ -94,9 +93,9 @@ impl<K: Key, V: Key> MultiTable<K, V> {
     /// # Errors
     ///
     /// See [`EngineError`]. Key and value together are at most as long as a key.
-    pub fn insert<D: Nand>(
+    pub fn insert(
         &self,
-        transaction: &mut Transaction<D>,
+        transaction: &mut Transaction,
         key: &(impl Finds<K> + ?Sized),
         value: &V,
     ) -> Result<(), EngineError> {
@@ -108,9 +107,9 @@ impl<K: Key, V: Key> MultiTable<K, V> {
     /// # Errors
     ///
     /// See [`EngineError`].
-    pub fn remove<D: Nand>(
+    pub fn remove(
         &self,
-        transaction: &mut Transaction<D>,
+        transaction: &mut Transaction,
         key: &(impl Finds<K> + ?Sized),
         value: &V,
     ) -> Result<(), EngineError> {
@@ -122,9 +121,9 @@ impl<K: Key, V: Key> MultiTable<K, V> {
     /// # Errors
     ///
     /// See [`EngineError`].
-    pub fn remove_all<D: Nand>(
+    pub fn remove_all(
         &self,
-        transaction: &mut Transaction<D>,
+        transaction: &mut Transaction,
         key: &(impl Finds<K> + ?Sized),
     ) -> Result<u64, EngineError> {
         transaction.retain_in(self.table(), ScanRange::prefix(&head(key)), |_, _| false)
@@ -166,7 +165,7 @@ impl<K: Key, V: Key> MultiTable<K, V> {
         &self,
         reads: &'a R,
         key: &(impl Finds<K> + ?Sized),
-    ) -> Values<'a, V, R::Device> {
+    ) -> Values<'a, V> {
         let head = head(key);
         let rows = reads.rows_of(self.table(), ScanRange::prefix(&head));
         Values { rows, head: head.len(), types: PhantomData }
@@ -186,26 +185,26 @@ impl<K: Key, V: Key> MultiTable<K, V> {
     }
 
     /// All pairs of key and value, in ascending order.
-    pub fn pairs<'a, R: Reads>(&self, reads: &'a R) -> Pairs<'a, K, V, R::Device> {
+    pub fn pairs<'a, R: Reads>(&self, reads: &'a R) -> Pairs<'a, K, V> {
         Pairs { rows: self.rows.range(reads, ..) }
     }
 }
 
 /// Values of one key. Ends after the first error of the device.
-pub struct Values<'a, V, D: Nand = AnyNand> {
-    rows: Range<'a, D>,
+pub struct Values<'a, V> {
+    rows: Range<'a>,
     /// Bytes of the key before each value.
     head: usize,
     types: PhantomData<fn() -> V>,
 }
 
-impl<V, D: Nand> fmt::Debug for Values<'_, V, D> {
+impl<V> fmt::Debug for Values<'_, V> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_tuple("Values").field(&self.rows).finish()
     }
 }
 
-impl<V, D: Nand> Values<'_, V, D> {
+impl<V> Values<'_, V> {
     /// The same values in descending order; to be called before the first one is taken.
     #[must_use]
     pub fn rev(self) -> Self {
@@ -213,7 +212,7 @@ impl<V, D: Nand> Values<'_, V, D> {
     }
 }
 
-impl<V: Key, D: Nand> Iterator for Values<'_, V, D> {
+impl<V: Key> Iterator for Values<'_, V> {
     type Item = Result<V, EngineError>;
 
     fn next(&mut self) -> Option<Self::Item> {
@@ -224,17 +223,17 @@ impl<V: Key, D: Nand> Iterator for Values<'_, V, D> {
 }
 
 /// Pairs of key and value. Ends after the first error of the device.
-pub struct Pairs<'a, K, V, D: Nand = AnyNand> {
-    rows: TypedRange<'a, (K, V), (), D>,
+pub struct Pairs<'a, K, V> {
+    rows: TypedRange<'a, (K, V), ()>,
 }
 
-impl<K, V, D: Nand> fmt::Debug for Pairs<'_, K, V, D> {
+impl<K, V> fmt::Debug for Pairs<'_, K, V> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_tuple("Pairs").field(&self.rows).finish()
     }
 }
 
-impl<K: Key, V: Key, D: Nand> Iterator for Pairs<'_, K, V, D> {
+impl<K: Key, V: Key> Iterator for Pairs<'_, K, V> {
     type Item = Result<(K, V), EngineError>;
 
     fn next(&mut self) -> Option<Self::Item> {

@@ -5,22 +5,18 @@ use std::marker::PhantomData;
 use std::ops::{Bound, RangeBounds};
 
 use flagstone_engine::{DecodeError, EngineError, RowPart, ScanRange, Table};
-use flagstone_nand::Nand;
 
 use super::{EncodeKey, Finds, Key, StartsWith, Value};
-use crate::database::{AnyNand, Database, KeyValue, Range, Snapshot, Transaction};
+use crate::database::{Database, KeyValue, Range, Snapshot, Transaction};
 
 mod sealed {
     pub trait Sealed {}
-    impl<D: flagstone_nand::Nand> Sealed for crate::Transaction<D> {}
-    impl<D: flagstone_nand::Nand> Sealed for crate::Snapshot<D> {}
+    impl Sealed for crate::Transaction {}
+    impl Sealed for crate::Snapshot {}
 }
 
 /// Readers of a typed table: a [`Transaction`] or a [`Snapshot`].
 pub trait Reads: sealed::Sealed {
-    /// The device below.
-    type Device: Nand;
-
     /// The value of `key`.
     #[doc(hidden)]
     fn row(&self, table: Table, key: &[u8]) -> Result<Option<Vec<u8>>, EngineError>;
@@ -31,12 +27,10 @@ pub trait Reads: sealed::Sealed {
 
     /// Rows of a range.
     #[doc(hidden)]
-    fn rows_of(&self, table: Table, range: ScanRange) -> Range<'_, Self::Device>;
+    fn rows_of(&self, table: Table, range: ScanRange) -> Range<'_>;
 }
 
-impl<D: Nand> Reads for Transaction<D> {
-    type Device = D;
-
+impl Reads for Transaction {
     fn row(&self, table: Table, key: &[u8]) -> Result<Option<Vec<u8>>, EngineError> {
         self.get(table, key)
     }
@@ -45,14 +39,12 @@ impl<D: Nand> Reads for Transaction<D> {
         self.contains_key(table, key)
     }
 
-    fn rows_of(&self, table: Table, range: ScanRange) -> Range<'_, D> {
+    fn rows_of(&self, table: Table, range: ScanRange) -> Range<'_> {
         self.rows(table, range)
     }
 }
 
-impl<D: Nand> Reads for Snapshot<D> {
-    type Device = D;
-
+impl Reads for Snapshot {
     fn row(&self, table: Table, key: &[u8]) -> Result<Option<Vec<u8>>, EngineError> {
         self.get(table, key)
     }
@@ -61,7 +53,7 @@ impl<D: Nand> Reads for Snapshot<D> {
         self.contains_key(table, key)
     }
 
-    fn rows_of(&self, table: Table, range: ScanRange) -> Range<'_, D> {
+    fn rows_of(&self, table: Table, range: ScanRange) -> Range<'_> {
         self.rows(table, range)
     }
 }
@@ -130,7 +122,7 @@ impl<K, V> fmt::Debug for TypedTable<K, V> {
     }
 }
 
-impl<D: Nand> Database<D> {
+impl Database {
     /// Opens a table with keys and values of types, creating it durably when it does not exist.
     ///
     /// # Errors
@@ -186,9 +178,9 @@ impl<K: Key, V: Value> TypedTable<K, V> {
     /// # Errors
     ///
     /// See [`EngineError`].
-    pub fn put<D: Nand>(
+    pub fn put(
         &self,
-        transaction: &mut Transaction<D>,
+        transaction: &mut Transaction,
         key: &(impl Finds<K> + ?Sized),
         value: &V,
     ) -> Result<(), EngineError> {
@@ -200,9 +192,9 @@ impl<K: Key, V: Value> TypedTable<K, V> {
     /// # Errors
     ///
     /// See [`EngineError`].
-    pub fn delete<D: Nand>(
+    pub fn delete(
         &self,
-        transaction: &mut Transaction<D>,
+        transaction: &mut Transaction,
         key: &(impl Finds<K> + ?Sized),
     ) -> Result<(), EngineError> {
         transaction.delete(self.table, &key.to_key())
@@ -214,9 +206,9 @@ impl<K: Key, V: Value> TypedTable<K, V> {
     /// # Errors
     ///
     /// See [`EngineError`].
-    pub fn update<D: Nand>(
+    pub fn update(
         &self,
-        transaction: &mut Transaction<D>,
+        transaction: &mut Transaction,
         key: &(impl Finds<K> + ?Sized),
         change: impl FnOnce(&mut V),
     ) -> Result<bool, EngineError> {
@@ -233,9 +225,9 @@ impl<K: Key, V: Value> TypedTable<K, V> {
     /// # Errors
     ///
     /// See [`EngineError`].
-    pub fn get_or_insert_with<D: Nand>(
+    pub fn get_or_insert_with(
         &self,
-        transaction: &mut Transaction<D>,
+        transaction: &mut Transaction,
         key: &(impl Finds<K> + ?Sized),
         make: impl FnOnce() -> V,
     ) -> Result<V, EngineError> {
@@ -253,7 +245,7 @@ impl<K: Key, V: Value> TypedTable<K, V> {
         &self,
         reads: &'a R,
         bounds: impl RangeBounds<K>,
-    ) -> TypedRange<'a, K, V, R::Device> {
+    ) -> TypedRange<'a, K, V> {
         let key = |bound: Bound<&K>| bound.map(EncodeKey::to_key);
         let (low, high) = (key(bounds.start_bound()), key(bounds.end_bound()));
         let (low, high) = (low.as_ref().map(Vec::as_slice), high.as_ref().map(Vec::as_slice));
@@ -264,7 +256,7 @@ impl<K: Key, V: Value> TypedTable<K, V> {
         &self,
         reads: &'a R,
         range: ScanRange,
-    ) -> TypedRange<'a, K, V, R::Device> {
+    ) -> TypedRange<'a, K, V> {
         TypedRange::new(reads.rows_of(self.table, range))
     }
 
@@ -273,7 +265,7 @@ impl<K: Key, V: Value> TypedTable<K, V> {
         &self,
         reads: &'a R,
         first: &P,
-    ) -> TypedRange<'a, K, V, R::Device>
+    ) -> TypedRange<'a, K, V>
     where
         K: StartsWith<P>,
     {
@@ -296,9 +288,9 @@ impl<K: Key, V: Value> TypedTable<K, V> {
     /// # Errors
     ///
     /// See [`EngineError`]. A row that cannot be decoded stays, and ends the call.
-    pub fn retain<D: Nand>(
+    pub fn retain(
         &self,
-        transaction: &mut Transaction<D>,
+        transaction: &mut Transaction,
         mut keep: impl FnMut(&K, &V) -> bool,
     ) -> Result<u64, EngineError> {
         let mut fault = None;
@@ -318,19 +310,19 @@ impl<K: Key, V: Value> TypedTable<K, V> {
 
 /// Rows of a typed table. Ends after the first error of the device; a row that cannot be decoded is an
 /// error of its own, and the next one follows.
-pub struct TypedRange<'a, K, V, D: Nand = AnyNand> {
-    rows: Range<'a, D>,
+pub struct TypedRange<'a, K, V> {
+    rows: Range<'a>,
     types: PhantomData<fn() -> (K, V)>,
 }
 
-impl<K, V, D: Nand> fmt::Debug for TypedRange<'_, K, V, D> {
+impl<K, V> fmt::Debug for TypedRange<'_, K, V> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_tuple("TypedRange").field(&self.rows).finish()
     }
 }
 
-impl<'a, K, V, D: Nand> TypedRange<'a, K, V, D> {
-    fn new(rows: Range<'a, D>) -> Self {
+impl<'a, K, V> TypedRange<'a, K, V> {
+    fn new(rows: Range<'a>) -> Self {
         Self { rows, types: PhantomData }
     }
 
@@ -341,7 +333,7 @@ impl<'a, K, V, D: Nand> TypedRange<'a, K, V, D> {
     }
 }
 
-impl<K: Key, V: Value, D: Nand> Iterator for TypedRange<'_, K, V, D> {
+impl<K: Key, V: Value> Iterator for TypedRange<'_, K, V> {
     type Item = Result<(K, V), EngineError>;
 
     fn next(&mut self) -> Option<Self::Item> {

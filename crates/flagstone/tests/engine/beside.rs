@@ -5,11 +5,13 @@ use std::sync::{Arc, Barrier, Condvar, Mutex, mpsc};
 use std::thread;
 use std::time::Duration;
 
-use flagstone::{Database, Durability, Options, Table};
+use flagstone::{Durability, Options, Table};
 use flagstone_nand::{
     Completion, Ending, FaultPlan, Profile, SegmentFile, SharedStorage, SimStorage, Storage,
     StorageError,
 };
+
+use crate::on::Database;
 
 /// A simulated file as a real one is: several threads read, write and sync it at a time.
 #[derive(Clone, Debug)]

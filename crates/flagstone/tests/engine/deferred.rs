@@ -6,10 +6,12 @@
 
 use std::sync::atomic::{AtomicBool, Ordering};
 
-use flagstone::{Database, Durability, Options, Table, verify_backup};
-use flagstone_nand::{Nand, Profile, SimNand};
+use flagstone::{Durability, Options, Table, verify_backup};
+use flagstone_nand::{Profile, SimNand};
 use rand::{RngExt, SeedableRng};
 use rand_pcg::Pcg64Mcg;
+
+use crate::on::Database;
 
 const ACCOUNTS: u32 = 400;
 
@@ -29,7 +31,7 @@ fn value(amount: i64) -> Vec<u8> {
     [&amount.to_be_bytes()[..], &[0; 100]].concat()
 }
 
-fn accounts<D: Nand>(database: &Database<D>) -> Table {
+fn accounts(database: &flagstone::Database) -> Table {
     let table = database.table("accounts").unwrap();
     let mut transaction = database.begin();
     for account in 0..ACCOUNTS {
@@ -39,7 +41,7 @@ fn accounts<D: Nand>(database: &Database<D>) -> Table {
     table
 }
 
-fn transfer<D: Nand>(database: &Database<D>, table: Table, rng: &mut Pcg64Mcg) {
+fn transfer(database: &flagstone::Database, table: Table, rng: &mut Pcg64Mcg) {
     let [from, to] = [(); 2].map(|()| rng.random_range(0..ACCOUNTS));
     let by = rng.random_range(1..1_000);
     let mut transaction = database.begin();
@@ -51,7 +53,7 @@ fn transfer<D: Nand>(database: &Database<D>, table: Table, rng: &mut Pcg64Mcg) {
     transaction.commit_with(Durability::Deferred).unwrap();
 }
 
-fn sum<D: Nand>(database: &Database<D>, table: Table) -> i64 {
+fn sum(database: &flagstone::Database, table: Table) -> i64 {
     let snapshot = database.snapshot().unwrap();
     snapshot.range(table, ..).map(|row| amount(&row.unwrap().1)).sum()
 }

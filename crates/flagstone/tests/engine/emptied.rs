@@ -3,8 +3,10 @@
 
 use std::ops::Range;
 
-use flagstone::{Database, EngineError, Options, Table};
-use flagstone_nand::{Crashable, Nand, Profile, SegmentFile, SimNand, SimStorage};
+use flagstone::{EngineError, Options, Table};
+use flagstone_nand::{Crashable, Profile, SegmentFile, SimNand, SimStorage};
+
+use crate::on::Database;
 
 const KIB: usize = 1 << 10;
 
@@ -49,7 +51,7 @@ impl Load {
     }
 
     /// Puts rows until not one more is taken; gives their number.
-    fn fill<D: Nand>(self, database: &Database<D>, table: Table) -> u64 {
+    fn fill(self, database: &flagstone::Database, table: Table) -> u64 {
         let (mut count, mut rows) = (0, self.rows);
         loop {
             let mut transaction = database.begin();
@@ -66,9 +68,9 @@ impl Load {
     }
 
     /// Changes rows in one transaction.
-    fn change<D: Nand>(
+    fn change(
         self,
-        database: &Database<D>,
+        database: &flagstone::Database,
         table: Table,
         way: Way,
         mut rows: Range<u64>,
@@ -92,7 +94,7 @@ impl Load {
 
     /// Changes rows in transactions as large as they are taken. A transaction that deletes never gets the
     /// error that the device is full, but that it is too large, and smaller ones pass.
-    fn change_all<D: Nand>(self, database: &Database<D>, table: Table, way: Way, rows: Range<u64>) {
+    fn change_all(self, database: &flagstone::Database, table: Table, way: Way, rows: Range<u64>) {
         let (mut from, mut size) = (rows.start, rows.end - rows.start);
         while from < rows.end {
             let part = from..(from + size).min(rows.end);
@@ -106,7 +108,7 @@ impl Load {
     }
 
     /// Fills the device, and empties it in one way: in one transaction if that is accepted.
-    fn live<D: Crashable>(self, device: D, way: Way) {
+    fn live<D: Crashable + Send + 'static>(self, device: D, way: Way) {
         let database = Database::create_on(device, &self.options()).unwrap();
         let table = database.table("t").unwrap();
         let count = self.fill(&database, table);

@@ -8,14 +8,14 @@ use std::thread;
 use std::time::Duration;
 
 use flagstone::{
-    Budget, CommitBy, Database, Durability, EngineError, FrameKind, MergeTo, OpenError, Options,
-    Table,
+    Budget, CommitBy, Durability, EngineError, FrameKind, MergeTo, OpenError, Options, Table,
 };
 use flagstone_nand::{
     BlockIndex, Nand, NandError, PhysicalPage, Profile, SegmentFile, SimNand, SimStorage,
 };
 
 use crate::hooked::{Call, Hook, Hooked};
+use crate::on::Database;
 
 fn options(memory: usize) -> Options {
     Options::default().with_memory(memory)
@@ -112,7 +112,7 @@ fn full_log() -> (SimNand, Vec<(u32, u32)>, PhysicalPage) {
     (device, rows.into_iter().collect(), last)
 }
 
-fn rows<D: Nand>(database: &Database<D>, table: Table) -> Vec<(u32, u32)> {
+fn rows(database: &flagstone::Database, table: Table) -> Vec<(u32, u32)> {
     let number = |bytes: &[u8]| u32::from_be_bytes(bytes[..4].try_into().unwrap());
     let snapshot = database.snapshot().unwrap();
     let found = snapshot.range(table, ..).map(Result::unwrap);

@@ -3,8 +3,10 @@
 
 #[cfg(feature = "seeded-bugs")]
 use flagstone::Runtime;
-use flagstone::{CommitBy, Database, Options};
+use flagstone::{CommitBy, Options};
 use flagstone_nand::{Crashable, Profile, SimNand};
+
+use crate::on::Database;
 
 const ROWS: u8 = 24;
 

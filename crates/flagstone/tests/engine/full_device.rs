@@ -3,8 +3,10 @@
 
 use std::collections::BTreeMap;
 
-use flagstone::{Database, Durability, EngineError, Options, Table};
+use flagstone::{Durability, EngineError, Options, Table};
 use flagstone_nand::{Crashable, Ending, FaultPlan, Profile, SegmentFile, SimNand, SimStorage};
+
+use crate::on::Database;
 
 const KEYS: u64 = 20_000;
 
@@ -63,7 +65,7 @@ fn value(size: u64) -> Vec<u8> {
 
 impl Life {
     /// One session on `device`, from opening to a cut, or to the end of a process.
-    fn session<D: Crashable>(&mut self, mut device: D, endings: &[Ending]) -> D {
+    fn session<D: Crashable + Send + 'static>(&mut self, mut device: D, endings: &[Ending]) -> D {
         let operation = device.operation_count() + 20 + self.draws.below(5_000);
         let ending = endings[self.draws.below(endings.len() as u64) as usize];
         let is_cut = self.draws.below(2) == 0;
@@ -93,14 +95,18 @@ impl Life {
     }
 
     /// An opening that a cut may have ended is begun again without one.
-    fn opened_in_peace<D: Crashable>(&mut self, mut device: D) -> D {
+    fn opened_in_peace<D: Crashable + Send + 'static>(&mut self, mut device: D) -> D {
         device.set_plan(FaultPlan::default());
         let database = Database::open_on(device, &self.options).unwrap();
         database.into_device().unwrap()
     }
 
     /// Whether the rows could be compared, which a cut may prevent.
-    fn agrees<D: Crashable>(&mut self, database: &Database<D>, table: Table) -> bool {
+    fn agrees<D: Crashable + Send + 'static>(
+        &mut self,
+        database: &Database<D>,
+        table: Table,
+    ) -> bool {
         let mut found = BTreeMap::new();
         for row in database.snapshot().unwrap().range(table, ..) {
             let Ok((key, bytes)) = row else { return false };
@@ -129,7 +135,7 @@ impl Life {
         }
     }
 
-    fn work<D: Crashable>(&mut self, database: &Database<D>, table: Table) {
+    fn work<D: Crashable + Send + 'static>(&mut self, database: &Database<D>, table: Table) {
         for _ in 0..self.style.txns {
             let mut transaction = database.begin();
             let mut rows = Rows::new();
@@ -166,7 +172,7 @@ impl Life {
 
 /// Sessions on one device, each with its own transactions and its own end; says whether the device was ever
 /// full.
-fn live<D: Crashable>(
+fn live<D: Crashable + Send + 'static>(
     device: D,
     endings: &[Ending],
     style: Style,

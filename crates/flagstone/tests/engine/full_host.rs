@@ -2,8 +2,10 @@
 
 use std::collections::BTreeMap;
 
-use flagstone::{Database, EngineError, Options, Table};
+use flagstone::{EngineError, Options, Table};
 use flagstone_nand::{Profile, SegmentFile, SimHost, SimStorage};
+
+use crate::on::Database;
 
 type File = SegmentFile<SimStorage>;
 type Rows = BTreeMap<u64, u8>;

@@ -1,7 +1,9 @@
 //! Handles: the name of a table, a point of a transaction or a snapshot is accepted by its owner alone.
 
-use flagstone::{AnyNand, Database, EngineError, Options, Savepoint, SnapshotId, Stop, Table};
-use flagstone_nand::{Nand, Profile, SimNand};
+use flagstone::{EngineError, Options, Savepoint, SnapshotId, Stop, Table};
+use flagstone_nand::{Profile, SimNand};
+
+use crate::on::Database;
 
 fn database() -> Database<SimNand> {
     let profile = Profile::named("slc-2k").unwrap().with_block_count(64).unwrap();
@@ -12,7 +14,7 @@ fn reopened(database: Database<SimNand>) -> Database<SimNand> {
     Database::open_on(database.into_device().unwrap(), &Options::default()).unwrap()
 }
 
-fn put<D: Nand>(database: &Database<D>, table: Table, key: &[u8]) {
+fn put(database: &flagstone::Database, table: Table, key: &[u8]) {
     let mut transaction = database.begin();
     transaction.put(table, key, key).unwrap();
     transaction.commit().unwrap();
@@ -60,7 +62,7 @@ fn a_savepoint_of_another_transaction_is_refused() {
 }
 
 /// Every call refuses a table of another database.
-fn refuses<D: Nand>(database: &Database<D>, table: Table) {
+fn refuses(database: &flagstone::Database, table: Table) {
     let mut transaction = database.begin();
     let foreign = EngineError::ForeignTable;
     assert_eq!(transaction.get(table, b"k"), Err(foreign.clone()));
@@ -202,8 +204,8 @@ fn numbers_of_one_engine_mean_nothing_to_another() {
 #[test]
 fn a_table_of_one_file_does_not_reach_another() {
     let directory = tempfile::tempdir().unwrap();
-    let make = |name: &str| -> Database<AnyNand> {
-        Database::create(directory.path().join(name), &Options::default()).unwrap()
+    let make = |name: &str| -> flagstone::Database {
+        flagstone::Database::create(directory.path().join(name), &Options::default()).unwrap()
     };
     let (one, two) = (make("one"), make("two"));
     let (table, other) = (one.table("t").unwrap(), two.table("u").unwrap());

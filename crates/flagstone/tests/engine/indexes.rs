@@ -3,10 +3,12 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use flagstone::{
-    AnyIndex, Database, EngineError, Index, IndexFault, IndexedTable, Options, Transaction, Value,
+    AnyIndex, EngineError, Index, IndexFault, IndexedTable, Options, Transaction, Value,
 };
 use flagstone_nand::{Crashable as _, Ending, FaultPlan, Profile, SimNand};
 use proptest::prelude::*;
+
+use crate::on::Database;
 
 fn created() -> Database<SimNand> {
     let profile = Profile::named("slc-2k").unwrap().with_block_count(64).unwrap();
@@ -61,7 +63,7 @@ type Model = BTreeMap<i32, User>;
 
 fn apply(
     users: &IndexedTable<i32, User>,
-    transaction: &mut Transaction<SimNand>,
+    transaction: &mut Transaction,
     model: &mut Model,
     change: Change,
 ) {
@@ -249,10 +251,10 @@ fn a_cut_while_an_index_is_made_leaves_all_of_it_or_nothing() {
     drop(users);
     let device = database.into_device().unwrap();
     let whole = Database::open_on(device.clone(), &options).unwrap();
-    let begun = whole.runtime().space().device().operation_count();
+    let begun = whole.at_device(|device| device.operation_count());
     drop(whole.indexed("users", &[&TAG]).unwrap());
     assert!(whole.stats().engine.spilled_pages > 0, "the entries fit in memory");
-    let ended = whole.runtime().space().device().operation_count();
+    let ended = whole.at_device(|device| device.operation_count());
     let (mut absent, mut present) = (0, 0);
     for operation in (begun..=ended).step_by(7).chain([ended]) {
         let mut device = device.clone();

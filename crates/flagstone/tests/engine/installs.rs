@@ -5,10 +5,12 @@
 
 use std::collections::BTreeMap;
 
-use flagstone::{Database, Durability, EngineError, Options};
+use flagstone::{Durability, EngineError, Options};
 use flagstone_nand::{Crashable, Profile, SimNand};
 use rand::{RngExt, SeedableRng};
 use rand_pcg::Pcg64Mcg;
+
+use crate::on::Database;
 
 /// Rows that each commit puts, all over the table.
 const ROWS: u32 = 3;
@@ -76,7 +78,7 @@ fn faults_of(seed: u64, count: u32, begin: impl Fn(&Database<SimNand>)) -> (Vec<
             Err(error) => faults.push(format!("commit {commit}: {error}")),
         }
         (0..2).for_each(|_| store(3_000, false));
-        let chip = database.runtime().space().device().clone();
+        let chip = database.at_device(|device| device.clone());
         match commits_left(chip) {
             Ok(left) if left >= least && left <= commit + 1 => least = left,
             Ok(left) => {

@@ -13,10 +13,12 @@ use std::collections::BTreeMap;
 use std::ops::Bound;
 
 use flagstone::{
-    Database, Direction, Durability, Engine, EngineError, Options, PRESETS, Read, RowValue,
-    ScanRange, SnapshotId, Step, Stop, Table, Wait, Xid,
+    Direction, Durability, Engine, EngineError, Options, PRESETS, Read, RowValue, ScanRange,
+    SnapshotId, Step, Stop, Table, Wait, Xid,
 };
 use flagstone_nand::{Profile, SimNand};
+
+use crate::on::Database;
 
 /// Acts of a step. Keys and values are one byte each.
 #[derive(Clone, Copy, Debug, PartialEq)]

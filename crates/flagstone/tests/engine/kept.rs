@@ -4,15 +4,14 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 
-use flagstone::{
-    CompactError, Database, Durability, EngineError, Options, PRESETS, Snapshot, Table,
-};
+use flagstone::{CompactError, Durability, EngineError, Options, PRESETS, Snapshot, Table};
 use flagstone_nand::{
     Crashable, Ending, FaultPlan, Nand, NandError, Profile, SegmentFile, SimNand, SimStorage,
 };
 use flagstone_space::SpaceError;
 
 use crate::hooked::{Call, Hook, Hooked};
+use crate::on::Database;
 
 /// Tables, by their names, with their rows.
 type Tables = BTreeMap<String, BTreeMap<Vec<u8>, Vec<u8>>>;
@@ -29,7 +28,7 @@ impl Draws {
     }
 }
 
-fn rows_of<D: Nand>(snapshot: &Snapshot<D>, table: Table) -> BTreeMap<Vec<u8>, Vec<u8>> {
+fn rows_of(snapshot: &Snapshot, table: Table) -> BTreeMap<Vec<u8>, Vec<u8>> {
     let rows: Vec<_> = snapshot.range(table, ..).map(Result::unwrap).collect();
     let back: Vec<_> = snapshot.range(table, ..).rev().map(Result::unwrap).collect();
     assert!(rows.iter().eq(back.iter().rev()), "both ways");
@@ -37,7 +36,7 @@ fn rows_of<D: Nand>(snapshot: &Snapshot<D>, table: Table) -> BTreeMap<Vec<u8>, V
     rows.into_iter().collect()
 }
 
-fn tables_of<D: Nand>(snapshot: &Snapshot<D>) -> Tables {
+fn tables_of(snapshot: &Snapshot) -> Tables {
     let named = |name: String| {
         let table = snapshot.table(&name).unwrap().unwrap();
         (name, rows_of(snapshot, table))
@@ -46,7 +45,7 @@ fn tables_of<D: Nand>(snapshot: &Snapshot<D>) -> Tables {
 }
 
 /// A database, its content, and its content at the time of each kept snapshot.
-struct Life<D: Crashable> {
+struct Life<D: Crashable + Send + 'static> {
     name: String,
     database: Database<D>,
     options: Options,
@@ -61,7 +60,7 @@ struct Life<D: Crashable> {
 
 const TABLES: u64 = 3;
 
-impl<D: Crashable> Life<D> {
+impl<D: Crashable + Send + 'static> Life<D> {
     fn new(name: &str, device: D, options: &Options, seed: u64) -> Self {
         let database = Database::create_on(device, options).unwrap();
         Self {
@@ -200,9 +199,8 @@ impl<D: Crashable> Life<D> {
     fn session(mut self, acts: u64) -> Self {
         let is_cut = self.draws.below(3) > 0;
         if is_cut {
-            let space = self.database.runtime().space();
-            let operation = space.device().operation_count() + 1 + self.draws.below(3_000);
-            drop(space);
+            let count = self.database.at_device(|device| device.operation_count());
+            let operation = count + 1 + self.draws.below(3_000);
             let endings = [
                 Ending::Untouched,
                 Ending::Complete,
@@ -211,7 +209,7 @@ impl<D: Crashable> Life<D> {
             ];
             let ending = endings[self.draws.below(4) as usize];
             let plan = FaultPlan::power_cut(self.draws.below(1 << 20), operation, ending);
-            self.database.runtime().space().device_mut().set_plan(plan);
+            self.database.at_device(|device| device.set_plan(plan));
         }
         let mut failed = None;
         for _ in 0..acts {
@@ -220,7 +218,7 @@ impl<D: Crashable> Life<D> {
                 break;
             }
         }
-        let is_off = self.database.runtime().space().device().is_off();
+        let is_off = self.database.at_device(|device| device.is_off());
         assert!(failed.is_none() || is_off, "{}: {failed:?}", self.name);
         if !is_off {
             self.check();
@@ -248,7 +246,12 @@ fn growing_file() -> SegmentFile<SimStorage> {
     SegmentFile::create_growing(SimStorage::new(profile.timing), &profile, 2).unwrap()
 }
 
-fn live<D: Crashable>(name: &str, device: impl Fn() -> D, options: &Options, seeds: u64) {
+fn live<D: Crashable + Send + 'static>(
+    name: &str,
+    device: impl Fn() -> D,
+    options: &Options,
+    seeds: u64,
+) {
     for seed in 1..=seeds {
         let mut life = Life::new(name, device(), options, seed);
         for _ in 0..6 {
@@ -302,8 +305,8 @@ fn every_cut_while_snapshots_are_kept_and_dropped_recovers() {
             life.commit()
         };
         let mut calm = begin(chip.clone());
-        let first = calm.database.runtime().space().device().operation_count();
-        calm.database.runtime().space().device_mut().record_operations();
+        let first = calm.database.at_device(|device| device.operation_count());
+        calm.database.at_device(|device| device.record_operations());
         work(&mut calm).unwrap();
         let done = calm.database.into_device().unwrap();
         let mut states = 0;
@@ -311,7 +314,7 @@ fn every_cut_while_snapshots_are_kept_and_dropped_recovers() {
             for ending in done.endings_at(operation) {
                 let mut life = begin(chip.clone());
                 let plan = FaultPlan::power_cut(operation, operation, ending);
-                life.database.runtime().space().device_mut().set_plan(plan);
+                life.database.at_device(|device| device.set_plan(plan));
                 assert!(work(&mut life).is_err(), "{operation} {ending:?}");
                 let Life { database, name, .. } = life;
                 let mut device = database.into_device().unwrap();
@@ -450,7 +453,7 @@ fn a_snapshot_costs_its_mapping() {
     database.load_sorted(table, rows).unwrap();
     database.merge().unwrap();
     let programs =
-        |database: &Database<SimNand>| database.runtime().space().device().counters().page_programs;
+        |database: &Database<SimNand>| database.at_device(|device| device.counters().page_programs);
     let pages = database.stats().space.live_pages;
     let before = programs(&database);
     database.keep_snapshot("kept").unwrap();
@@ -615,7 +618,7 @@ fn compaction_refuses_and_readers_read() {
     let directory = tempfile::tempdir().unwrap();
     let path = directory.path().join("db");
     let options = Options::default();
-    let database = Database::create(&path, &options).unwrap();
+    let database = flagstone::Database::create(&path, &options).unwrap();
     let table = database.table("t").unwrap();
     let mut transaction = database.begin();
     transaction.put(table, b"key", b"old").unwrap();
@@ -625,20 +628,20 @@ fn compaction_refuses_and_readers_read() {
     transaction.put(table, b"key", b"new").unwrap();
     transaction.commit().unwrap();
     database.close().unwrap();
-    let refused = Database::compact(&path, &options);
+    let refused = flagstone::Database::compact(&path, &options);
     assert!(matches!(refused, Err(CompactError::Snapshots { count: 1 })), "{refused:?}");
     assert_eq!(std::fs::read_dir(directory.path()).unwrap().count(), 1, "nothing is left behind");
-    let database = Database::open_read_only(&path, &options).unwrap();
+    let database = flagstone::Database::open_read_only(&path, &options).unwrap();
     let kept = database.kept_snapshot("kept").unwrap();
     let found = kept.get(kept.table("t").unwrap().unwrap(), b"key").unwrap();
     assert_eq!(found.as_deref(), Some(&b"old"[..]));
     assert_eq!(database.keep_snapshot("other"), Err(EngineError::ReadOnly));
     assert_eq!(database.drop_snapshot("kept"), Err(EngineError::ReadOnly));
     drop((kept, database));
-    let database = Database::open(&path, &options).unwrap();
+    let database = flagstone::Database::open(&path, &options).unwrap();
     database.drop_snapshot("kept").unwrap();
     database.close().unwrap();
-    Database::compact(&path, &options).unwrap();
+    flagstone::Database::compact(&path, &options).unwrap();
 }
 
 /// Goal: a large value whose transaction was open when one snapshot was kept is in the next snapshot. Method:

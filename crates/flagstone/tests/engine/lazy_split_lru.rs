@@ -1,8 +1,10 @@
 //! Base copies and changes in one order of use: no commit is lost with any window, and the window saves the
 //! work that it is made to save.
 
-use flagstone::{AbsentLeaf, Budget, Database, FrameKind, MergeTo, Options, Replacement, Victim};
+use flagstone::{AbsentLeaf, Budget, FrameKind, MergeTo, Options, Replacement, Victim};
 use flagstone_nand::{Crashable as _, Profile, SimNand};
+
+use crate::on::Database;
 
 const ROWS: u32 = 20_000;
 const CHANGES: u32 = 20_000;

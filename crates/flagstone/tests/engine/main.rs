@@ -22,6 +22,7 @@ mod isolation;
 mod kept;
 mod lazy_split_lru;
 mod loads;
+mod on;
 mod on_the_fly_redo;
 mod own_ecc;
 mod progress;

@@ -2,11 +2,13 @@
 
 use std::collections::BTreeMap;
 
-use flagstone::{Database, Options};
+use flagstone::Options;
 use flagstone_nand::{
     Crashable as _, EccNand, Ending, FaultPlan, Nand as _, PageContent, PhysicalPage, Profile,
     SimNand,
 };
+
+use crate::on::Database;
 
 type Chip = EccNand<SimNand>;
 

@@ -1,9 +1,9 @@
 //! Content that a restart gives back, and remains that it must not leave.
 
-use flagstone::{
-    Budget, Compaction, Database, Durability, EngineError, Options, Table, Transaction,
-};
+use flagstone::{Budget, Compaction, Durability, EngineError, Options, Table, Transaction};
 use flagstone_nand::{Crashable, FaultPlan, Nand, Profile, SegmentFile, SimNand, SimStorage};
+
+use crate::on::Database;
 
 const MEMORY: usize = 96 << 10;
 
@@ -438,11 +438,11 @@ fn chip(blocks: u32) -> SimNand {
 
 /// Puts a value into each of many transactions, ends them by `end`, and opens the device as if the power
 /// had gone after the last.
-fn values_then_cut<D: Nand>(
+fn values_then_cut<D: Nand + Send + 'static>(
     device: D,
     count: u64,
     size: impl Fn(usize) -> usize,
-    end: impl Fn(Transaction<D>),
+    end: impl Fn(Transaction),
 ) -> (Database<D>, Table) {
     let database = Database::create_on(device, &Options::default().with_memory(1 << 20)).unwrap();
     let table = database.table("t").unwrap();
@@ -464,7 +464,7 @@ fn values_then_cut<D: Nand>(
 fn groups_of_many_values_fit_the_first_record() {
     let megabyte = |_| 1 << 20;
     let largest = |size_max| size_max;
-    let commit = |transaction: Transaction<_>| assert!(transaction.commit().is_ok());
+    let commit = |transaction: Transaction| assert!(transaction.commit().is_ok());
     let (database, table) = values_then_cut(file(), 30, megabyte, Transaction::abort);
     assert_eq!(database.snapshot().unwrap().range(table, ..).count(), 0);
     let (database, table) = values_then_cut(file(), 3, largest, commit);
@@ -472,26 +472,26 @@ fn groups_of_many_values_fit_the_first_record() {
     let kilobytes = |_| 300 << 10;
     let (database, table) = values_then_cut(chip(512), 100, kilobytes, Transaction::abort);
     assert_eq!(database.snapshot().unwrap().range(table, ..).count(), 0);
-    let commit = |transaction: Transaction<_>| assert!(transaction.commit().is_ok());
+    let commit = |transaction: Transaction| assert!(transaction.commit().is_ok());
     let (database, table) = values_then_cut(chip(512), 60, kilobytes, commit);
     assert_eq!(database.snapshot().unwrap().range(table, ..).count(), 60);
     assert!(database.check().unwrap().is_sound());
 }
 
-fn put_rows<D: Nand>(database: &Database<D>, table: Table, rows: std::ops::Range<u32>, fill: u8) {
+fn put_rows(database: &flagstone::Database, table: Table, rows: std::ops::Range<u32>, fill: u8) {
     let mut transaction = database.begin();
     rows.for_each(|row| transaction.put(table, &row.to_be_bytes(), &[fill; 150]).unwrap());
     transaction.commit().unwrap();
 }
 
-fn fills<D: Nand>(database: &Database<D>) -> Vec<u8> {
+fn fills(database: &flagstone::Database) -> Vec<u8> {
     let table = database.existing_table("t").unwrap().unwrap();
     let snapshot = database.snapshot().unwrap();
     snapshot.range(table, ..).map(|row| row.unwrap().1[0]).collect()
 }
 
 /// A device with rows in leaves and rows that wait, closed as it should be.
-fn closed<D: Crashable>(device: D) -> D {
+fn closed<D: Crashable + Send + 'static>(device: D) -> D {
     let database = Database::create_on(device, &Options::default().with_memory(1 << 20)).unwrap();
     let table = database.table("t").unwrap();
     put_rows(&database, table, 0..400, 1);
@@ -506,7 +506,7 @@ fn closed<D: Crashable>(device: D) -> D {
 /// device closed. After a session without a clean end there is something to write.
 #[test]
 fn a_session_that_only_reads_writes_nothing() {
-    fn reads<D: Crashable>(device: D) {
+    fn reads<D: Crashable + Send + 'static>(device: D) {
         let options = Options::default().with_memory(1 << 20);
         let expected: Vec<u8> = (0..400).map(|row| if row < 40 { 2 } else { 1 }).collect();
         let mut device = closed(device);
@@ -789,7 +789,7 @@ fn values_that_a_spill_rolls_back_or_replaces_are_freed() {
 fn ways_back_to_savepoints_take_no_room() {
     let (database, table) = created();
     let mut transaction = database.begin();
-    let put = |transaction: &mut Transaction<SimNand>, rows: std::ops::Range<u32>, fill: u8| {
+    let put = |transaction: &mut Transaction, rows: std::ops::Range<u32>, fill: u8| {
         rows.for_each(|row| transaction.put(table, &row.to_be_bytes(), &[fill; 150]).unwrap());
     };
     put(&mut transaction, 0..1_000, 1);
@@ -898,7 +898,7 @@ fn a_transaction_of_many_times_the_memory_commits() {
     };
     drop(put_all(&database, table));
     let transaction = put_all(&database, table);
-    let mut device = database.runtime().space().device().clone();
+    let mut device = database.at_device(|device| device.clone());
     device.power_cycle();
     transaction.commit().unwrap();
     let before = Database::open_on(device, &options).unwrap();
@@ -907,7 +907,7 @@ fn a_transaction_of_many_times_the_memory_commits() {
         .unwrap()
         .map(|table| before.snapshot().unwrap().range(table, ..).count());
     assert_eq!(rows, Some(0), "nothing is there before the commit");
-    let mut device = database.runtime().space().device().clone();
+    let mut device = database.at_device(|device| device.clone());
     device.power_cycle();
     let after = Database::open_on(device, &options).unwrap();
     let table = after.existing_table("t").unwrap().unwrap();
@@ -953,7 +953,7 @@ fn a_close_merges_nothing_ahead() {
 fn a_checkpoint_that_is_waited_for_takes_few_syncs() {
     let directory = tempfile::tempdir().unwrap();
     let options = Options::default().with_memory(4 << 20);
-    let database = Database::create(directory.path().join("db"), &options).unwrap();
+    let database = flagstone::Database::create(directory.path().join("db"), &options).unwrap();
     let table = database.table("t").unwrap();
     for first in (0..8_000_u32).step_by(100) {
         let mut transaction = database.begin();

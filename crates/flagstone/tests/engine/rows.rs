@@ -2,9 +2,11 @@
 
 use std::collections::BTreeMap;
 
-use flagstone::{Database, EngineError, Options, Table, Transaction};
+use flagstone::{EngineError, Options, Table, Transaction};
 use flagstone_nand::{Profile, SimNand};
 use proptest::prelude::*;
+
+use crate::on::Database;
 
 type Model = BTreeMap<Vec<u8>, Vec<u8>>;
 
@@ -69,7 +71,7 @@ fn is_odd(key: &[u8], value: &[u8]) -> bool {
 
 /// Changes rows through the transaction, and the map; false when `change` is none of these.
 fn change_row(
-    transaction: &mut Transaction<SimNand>,
+    transaction: &mut Transaction,
     table: Table,
     model: &mut Model,
     change: &Change,

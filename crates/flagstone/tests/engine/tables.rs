@@ -2,8 +2,10 @@
 
 use std::collections::BTreeMap;
 
-use flagstone::{Database, EngineError, Index, IndexFault, Options, PRESETS, Stop, Table};
+use flagstone::{EngineError, Index, IndexFault, Options, PRESETS, Stop, Table};
 use flagstone_nand::{Crashable, FaultPlan, Nand, Profile, SegmentFile, SimNand, SimStorage};
+
+use crate::on::Database;
 
 fn options() -> Options {
     Options::default().with_memory(256 << 10)
@@ -21,7 +23,7 @@ fn file() -> SegmentFile<SimStorage> {
 }
 
 /// Rows of one length, and some values with pages of their own, one of these with a list of its pages.
-fn fill<D: Nand>(database: &Database<D>, table: Table, rows: std::ops::Range<u32>) {
+fn fill(database: &flagstone::Database, table: Table, rows: std::ops::Range<u32>) {
     let large = (database.stats().limits.value_size_max / 2).min(300_000);
     for row in rows {
         let mut transaction = database.begin();
@@ -36,13 +38,13 @@ fn fill<D: Nand>(database: &Database<D>, table: Table, rows: std::ops::Range<u32
     database.flush().unwrap();
 }
 
-fn rows<D: Nand>(database: &Database<D>, name: &str) -> Option<BTreeMap<Vec<u8>, Vec<u8>>> {
+fn rows(database: &flagstone::Database, name: &str) -> Option<BTreeMap<Vec<u8>, Vec<u8>>> {
     let table = database.existing_table(name).unwrap()?;
     Some(database.snapshot().unwrap().range(table, ..).map(Result::unwrap).collect())
 }
 
 /// Does all the work that there is, as committing threads would.
-fn work<D: Nand>(database: &Database<D>) {
+fn work(database: &flagstone::Database) {
     let runtime = database.runtime();
     while runtime.engine().has_work() || runtime.engine().is_flush_wanted() {
         if runtime.engine().is_flush_wanted()
@@ -63,7 +65,7 @@ fn work<D: Nand>(database: &Database<D>) {
 }
 
 /// Does all waiting work; gives the number of pages in use.
-fn settled<D: Nand>(database: &Database<D>) -> u32 {
+fn settled(database: &flagstone::Database) -> u32 {
     work(database);
     database.merge().unwrap();
     work(database);
@@ -244,7 +246,7 @@ fn a_snapshot_from_before_keeps_a_dropped_table() {
 
 /// Drops a table and goes on in another, until the power goes. Certain afterwards: the commits of the other,
 /// and whether the drop returned.
-fn session<D: Nand>(database: Database<D>) -> (u8, bool, D) {
+fn session<D: Nand + Send + 'static>(database: Database<D>) -> (u8, bool, D) {
     let kept = database.existing_table("kept").unwrap().unwrap();
     let mut last = 0;
     let put = |number: u8| -> Result<(), EngineError> {
@@ -272,7 +274,7 @@ fn session<D: Nand>(database: Database<D>) -> (u8, bool, D) {
 /// Goal: a table is dropped as a whole or not at all, and no page of it is lost, wherever the power fails:
 /// before the drop, while pages are freed, and while a restart goes on freeing them. Method: each operation
 /// of a session is cut with every ending; the restart is cut again at some of its own.
-fn drops_through_every_cut<D: Crashable>(device: D, rows_count: u32) {
+fn drops_through_every_cut<D: Crashable + Send + 'static>(device: D, rows_count: u32) {
     let database = Database::create_on(device, &options()).unwrap();
     let kept = database.table("kept").unwrap();
     fill(&database, kept, 0..5);

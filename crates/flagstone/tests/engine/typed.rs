@@ -2,9 +2,11 @@
 
 use std::collections::BTreeMap;
 
-use flagstone::{Database, EngineError, Key, Options, RowPart, TypedTable, Value};
+use flagstone::{EngineError, Key, Options, RowPart, TypedTable, Value};
 use flagstone_nand::{Profile, SimNand};
 use proptest::prelude::*;
+
+use crate::on::Database;
 
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Key)]
 struct Place {

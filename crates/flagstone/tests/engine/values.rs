@@ -4,8 +4,10 @@
 use std::sync::{Arc, mpsc};
 use std::time::Duration;
 
-use flagstone::{CommitBy, Database, Durability, EngineError, Options, Table};
+use flagstone::{CommitBy, Durability, EngineError, Options, Table};
 use flagstone_nand::{Crashable, FaultPlan, Nand, Profile, SegmentFile, SimNand, SimStorage};
+
+use crate::on::Database;
 
 fn chip(name: &str, blocks: u32) -> SimNand {
     SimNand::new(&Profile::named(name).unwrap().with_block_count(blocks).unwrap(), 1)
@@ -15,8 +17,8 @@ fn options() -> Options {
     Options::default().with_memory(256 << 10)
 }
 
-fn set<D: Nand>(
-    database: &Database<D>,
+fn set(
+    database: &flagstone::Database,
     table: Table,
     key: &[u8],
     value: &[u8],
@@ -27,7 +29,7 @@ fn set<D: Nand>(
 }
 
 /// No contradiction is found, and every page has an owner.
-fn require_sound<D: Nand>(database: &Database<D>) {
+fn require_sound(database: &flagstone::Database) {
     database.merge().unwrap();
     let report = database.check().unwrap();
     assert!(report.is_sound(), "{:?}", report.faults);
@@ -103,7 +105,7 @@ fn a_value_is_not_refused_for_want_of_a_flush() {
 fn the_limits_of_a_database_stay_what_they_were() {
     let directory = tempfile::tempdir().unwrap();
     let path = directory.path().join("db");
-    let database = Database::create(&path, &Options::default()).unwrap();
+    let database = flagstone::Database::create(&path, &Options::default()).unwrap();
     let table = database.table("z").unwrap();
     let limits = database.stats().limits;
     println!("{limits:?}");
@@ -119,16 +121,17 @@ fn the_limits_of_a_database_stay_what_they_were() {
     let mut backup = Vec::new();
     database.backup_to(&mut backup).unwrap();
     database.close().unwrap();
-    Database::compact(&path, &Options::default()).unwrap();
-    let database = Database::open(&path, &Options::default()).unwrap();
+    flagstone::Database::compact(&path, &Options::default()).unwrap();
+    let database = flagstone::Database::open(&path, &Options::default()).unwrap();
     assert_eq!(database.stats().limits, limits);
     assert!(database.snapshot().unwrap().get(table_of(&database), b"key").unwrap() == Some(value));
-    let restored = Database::create(directory.path().join("new"), &Options::default()).unwrap();
+    let restored =
+        flagstone::Database::create(directory.path().join("new"), &Options::default()).unwrap();
     restored.restore_from(&backup[..]).unwrap();
     assert_eq!(restored.stats().limits, limits);
 }
 
-fn table_of<D: Nand>(database: &Database<D>) -> Table {
+fn table_of(database: &flagstone::Database) -> Table {
     database.existing_table("z").unwrap().unwrap()
 }
 
@@ -254,7 +257,7 @@ fn the_longest_value_fits_beside_others() {
 
 /// Transactions that set one value several times, and store others that they delete, until the power goes;
 /// some have a checkpoint in their midst. Gives the number of commits that returned.
-fn session<D: Nand>(database: Database<D>) -> (u8, D) {
+fn session<D: Nand + Send + 'static>(database: Database<D>) -> (u8, D) {
     let table = table_of(&database);
     let run = |number: u8| -> Result<(), EngineError> {
         let value = |fill: u8, size: usize| vec![fill; size];
@@ -276,7 +279,7 @@ fn session<D: Nand>(database: Database<D>) -> (u8, D) {
 
 /// Goal (rules D4 and D12): even with pages given back by an open transaction, a cut leaves the whole value
 /// of one commit, and every page has an owner. Method: each operation of a session is cut with every ending.
-fn values_through_every_cut<D: Crashable>(device: D) {
+fn values_through_every_cut<D: Crashable + Send + 'static>(device: D) {
     let database = Database::create_on(device, &options()).unwrap();
     let table = database.table("z").unwrap();
     set(&database, table, b"key", &[0; 9_000]).unwrap();

@@ -3,8 +3,10 @@
 
 use std::collections::BTreeMap;
 
-use flagstone::{Budget, CommitBy, Database, MergeTo, Options, SuperGroup, Victim};
+use flagstone::{Budget, CommitBy, MergeTo, Options, SuperGroup, Victim};
 use flagstone_nand::{Crashable as _, Profile, SimNand};
+
+use crate::on::Database;
 
 const ROWS: u32 = 20_000;
 const CHANGES: u32 = 20_000;

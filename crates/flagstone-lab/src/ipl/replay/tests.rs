@@ -1,6 +1,6 @@
 //! Small traces of the classic engine, replayed.
 
-use flagstone::{AppendScheme, Options};
+use flagstone_engine::{AppendScheme, Options};
 use flagstone_nand::{Crashable as _, Ending, FaultPlan, Profile, SimNand};
 
 use super::super::{Config, Event, Recording, Trace, Variant};

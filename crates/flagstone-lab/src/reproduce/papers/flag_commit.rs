@@ -8,7 +8,7 @@ mod extended;
 use std::sync::Arc;
 use std::time::Duration;
 
-use flagstone::Options;
+use flagstone_engine::Options;
 use flagstone_nand::Profile;
 
 use super::super::cell::{Cell, Outcomes};

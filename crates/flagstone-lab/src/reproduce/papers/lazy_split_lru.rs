@@ -8,7 +8,7 @@ mod split;
 
 use std::sync::Arc;
 
-use flagstone::{AbsentLeaf, Durability, Options, Replacement};
+use flagstone_engine::{AbsentLeaf, Durability, Options, Replacement};
 use flagstone_nand::Profile;
 
 use super::super::cell::{Cell, Outcome, Outcomes};

@@ -9,7 +9,7 @@
 
 use std::sync::Arc;
 
-use flagstone::{Durability, Options, SuperGroup, Victim};
+use flagstone_engine::{Durability, Options, SuperGroup, Victim};
 use flagstone_nand::Profile;
 
 use super::super::cell::{Cell, Outcome, Outcomes};

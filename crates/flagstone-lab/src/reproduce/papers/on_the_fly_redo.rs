@@ -5,7 +5,7 @@
 
 use std::sync::Arc;
 
-use flagstone::Options;
+use flagstone_engine::Options;
 use flagstone_nand::Profile;
 
 use super::super::cell::{Cell, Outcomes};

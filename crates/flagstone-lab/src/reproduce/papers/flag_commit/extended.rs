@@ -10,7 +10,7 @@
 
 use std::sync::Arc;
 
-use flagstone::Options;
+use flagstone_engine::Options;
 
 use super::super::super::cell::{Cell, Outcomes};
 use super::super::super::figure::{Axis, Drawing, Figure, Panel, Series};

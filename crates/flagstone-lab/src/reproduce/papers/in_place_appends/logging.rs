@@ -10,7 +10,7 @@
 //!   no log stands beside the others and is not judged.
 //! - The second half of the transactions is counted.
 
-use flagstone::{AppendScheme, Durability, Options};
+use flagstone_engine::{AppendScheme, Durability, Options};
 use flagstone_nand::{Profile, SimNand};
 
 use super::super::super::cell::{Cell, OnShare, Outcome, Outcomes};
@@ -204,7 +204,7 @@ fn record(
 ) -> Result<Trace, BenchError> {
     let memory = (workload.loaded_bytes() as f64 * MEMORY_SHARE) as usize;
     let memory = memory.max(FRAMES_MIN * PAGE_SIZE);
-    let options = preset::options(preset).map_err(flagstone::OpenError::from)?;
+    let options = preset::options(preset).map_err(flagstone_engine::OpenError::from)?;
     let durability = Durability::Deferred;
     let options = Options { memory, parts: PARTS.into(), durability, seed: Some(seed), ..options };
     // Large enough for any run: the work of this chip is not counted.

@@ -3,7 +3,7 @@
 //! A node of the engine fills a page, so the order is set by the size of the pages. The counts of
 //! the paper's own structure stand beside.
 
-use flagstone::SuperGroup;
+use flagstone_engine::SuperGroup;
 
 use super::super::super::ReproduceError;
 use super::super::super::figure::{Axis, Drawing, Figure, Panel, Series};
