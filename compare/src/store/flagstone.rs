@@ -4,7 +4,7 @@ use std::path::{Path, PathBuf};
 
 use anyhow::Result;
 use flagstone::{
-    Budget, Database, Durability, EngineError, Options, Snapshot, Table, Transaction,
+    Budget, Database, Durability, Error, Options, Snapshot, Table, Transaction,
 };
 use flagstone_nand::{EccNand, EccOwner, Nand as _, Profile};
 
@@ -69,8 +69,11 @@ impl Flagstone {
     }
 }
 
-fn again(error: EngineError) -> anyhow::Error {
-    if error == EngineError::Deadlock { Again.into() } else { error.into() }
+fn again(error: impl Into<Error>) -> anyhow::Error {
+    match error.into() {
+        Error::Deadlock => Again.into(),
+        error => error.into(),
+    }
 }
 
 struct Writer<'a> {

@@ -8,7 +8,7 @@ use std::os::unix::fs::FileTypeExt as _;
 use std::path::{Path, PathBuf};
 
 use flagstone::{
-    AnyNand, Bill, Database, EngineError, FileLock, OpenError, Snapshot, Table, Transaction,
+    AnyNand, Bill, Database, Error, FileLock, OpenError, Snapshot, Table, Transaction,
 };
 #[cfg(target_os = "linux")]
 use flagstone_nand::MtdNand;
@@ -435,14 +435,14 @@ impl Opened {
 
     /// The failure that `source` is, with the file named.
     #[must_use]
-    pub(crate) fn failure(&self, source: EngineError) -> Failure {
-        Failure::Engine { path: self.path.clone(), source }
+    pub(crate) fn failure(&self, source: impl Into<Error>) -> Failure {
+        Failure::Engine { path: self.path.clone(), source: source.into() }
     }
 
     /// The result of `operation`; an error names the file.
-    pub(crate) fn run<T>(
+    pub(crate) fn run<T, E: Into<Error>>(
         &self,
-        operation: impl FnOnce(&Database) -> Result<T, EngineError>,
+        operation: impl FnOnce(&Database) -> Result<T, E>,
     ) -> Result<T, Failure> {
         operation(&self.database).map_err(|source| self.failure(source))
     }
@@ -459,12 +459,12 @@ impl Opened {
     pub(crate) fn snapshot(&self) -> Result<Snapshot, Failure> {
         let Some(name) = &self.kept else { return self.run(Database::snapshot) };
         self.require_snapshot(name)?;
-        self.run(|database| database.kept_snapshot(name))
+        self.run(|database| database.open_named_snapshot(name))
     }
 
     /// Passes when a snapshot is kept under that name.
     pub(crate) fn require_snapshot(&self, name: &str) -> Result<(), Failure> {
-        let kept = self.database.kept_snapshots();
+        let kept = self.database.named_snapshots();
         if kept.iter().any(|it| it == name) {
             return Ok(());
         }
@@ -482,16 +482,17 @@ impl Opened {
 
     /// Runs `operation` in one transaction and makes it durable; a deadlock begins it again. Also gives its cost on
     /// flash.
-    pub(crate) fn change<T>(
+    pub(crate) fn change<T, E: Into<Error>>(
         &self,
-        operation: impl Fn(&mut Transaction) -> Result<T, EngineError>,
+        operation: impl Fn(&mut Transaction) -> Result<T, E>,
     ) -> Result<(T, Bill), Failure> {
         loop {
             let mut transaction = self.database.begin();
             let result = operation(&mut transaction)
-                .and_then(|value| transaction.commit().map(|commit| (value, commit.bill)));
+                .map_err(Into::into)
+                .and_then(|value| Ok((value, transaction.commit()?.bill)));
             match result {
-                Err(EngineError::Deadlock) => {}
+                Err(Error::Deadlock) => {}
                 result => return result.map_err(|source| self.failure(source)),
             }
         }
@@ -537,6 +538,6 @@ impl Opened {
     /// Closes the database: the next opening has little to read.
     pub(crate) fn close(self) -> Result<(), Failure> {
         let Self { database, path, .. } = self;
-        database.close().map_err(|source| Failure::Engine { path, source })
+        database.close().map_err(|source| Failure::Engine { path, source: source.into() })
     }
 }

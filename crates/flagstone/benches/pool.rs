@@ -14,7 +14,8 @@
 use std::hint::black_box;
 use std::time::Instant;
 
-use flagstone::{Appends, Budget, Database, Durability, Engine, Options, Table, Xid};
+use flagstone::{Appends, Budget, Database, Durability, Options, Table};
+use flagstone_engine::{Engine, Xid};
 use flagstone_nand::{Profile, SimNand};
 
 const KEYS: u64 = 1_000_000;

@@ -8,14 +8,14 @@ use std::fmt;
 use std::os::unix::fs::FileTypeExt as _;
 use std::path::Path;
 
-use flagstone_engine::{
-    CheckReport, EngineError, EngineStats, OpenError, Options, RecoveryReport, Runtime, blocking,
-};
+use flagstone_engine::{CheckReport, EngineStats, Options, RecoveryReport, Runtime, blocking};
 use flagstone_nand::{
     Access, AnyNand, EccNand, FileStorage, ImageNand, Nand, OpenDeviceError, Profile, SegmentFile,
     kind_of,
 };
 use flagstone_space::{BlockReport, SpaceStats, holds_pages};
+
+use crate::{CommitError, OpenError, ReadError, SnapshotError};
 
 mod backup;
 mod budget;
@@ -46,7 +46,7 @@ pub use transaction::{Commit, Transaction};
 /// A transactional key-value database on flash: cheap to clone, shared by threads.
 ///
 /// A handle does not cross a fork: in the child, each commit and every other call that reaches the device
-/// gives [`EngineError::OtherProcess`] and writes nothing, while the parent goes on. Content in memory stays
+/// gives [`CommitError::OtherProcess`] and writes nothing, while the parent goes on. Content in memory stays
 /// readable as it was at the fork. A database that is open for reading may be read on both sides.
 ///
 /// ```
@@ -134,7 +134,7 @@ impl Database {
     /// ```
     /// # let directory = tempfile::tempdir()?;
     /// # let path = directory.path().join("db");
-    /// use flagstone::{Database, EngineError, Options};
+    /// use flagstone::{Database, Options, TableError, WriteError};
     ///
     /// let options = Options::default();
     /// let db = Database::create(&path, &options)?;
@@ -148,8 +148,8 @@ impl Database {
     /// for db in &readers {
     ///     let table = db.table("t")?;
     ///     assert_eq!(db.snapshot()?.get(table, b"key")?.as_deref(), Some(&b"value"[..]));
-    ///     assert_eq!(db.begin().delete(table, b"key"), Err(EngineError::ReadOnly));
-    ///     assert_eq!(db.table("new"), Err(EngineError::ReadOnly));
+    ///     assert_eq!(db.begin().delete(table, b"key"), Err(WriteError::ReadOnly));
+    ///     assert_eq!(db.table("new"), Err(TableError::ReadOnly));
     /// }
     /// assert!(Database::open(&path, &options).is_err(), "while somebody reads");
     /// # Ok::<(), Box<dyn std::error::Error>>(())
@@ -280,14 +280,14 @@ impl Database {
     /// # let directory = tempfile::tempdir()?;
     /// # let path = directory.path().join("db");
     /// use std::time::Duration;
-    /// use flagstone::{Database, EngineError, Options};
+    /// use flagstone::{Database, Options, WriteError};
     ///
     /// let options = Options::default().with_lock_timeout(Duration::from_millis(10));
     /// let db = Database::create(&path, &options)?;
     /// let table = db.table("t")?;
     /// let mut first = db.begin();
     /// first.put(table, b"key", b"1")?;
-    /// assert_eq!(db.begin().put(table, b"key", b"2"), Err(EngineError::LockTimeout));
+    /// assert_eq!(db.begin().put(table, b"key", b"2"), Err(WriteError::LockTimeout));
     /// first.commit()?;
     /// # Ok::<(), Box<dyn std::error::Error>>(())
     /// ```
@@ -301,8 +301,8 @@ impl Database {
     /// # Errors
     ///
     /// The device failed.
-    pub fn snapshot(&self) -> Result<Snapshot, EngineError> {
-        Ok(Snapshot::new(self.inner.snapshot()?))
+    pub fn snapshot(&self) -> Result<Snapshot, SnapshotError> {
+        Ok(Snapshot::new(self.inner.snapshot().map_err(SnapshotError::of)?))
     }
 
     /// Keeps the present state, with all commits so far, under `name` until it is dropped: across sessions
@@ -317,24 +317,24 @@ impl Database {
     /// ```
     /// # let directory = tempfile::tempdir()?;
     /// # let path = directory.path().join("db");
-    /// use flagstone::{Database, EngineError, Options};
+    /// use flagstone::{Database, Options, ReadError};
     ///
     /// let db = Database::create(&path, &Options::default())?;
     /// let stock = db.table("stock")?;
     /// let mut txn = db.begin();
     /// txn.put(stock, b"apples", b"12")?;
     /// txn.commit()?;
-    /// db.keep_snapshot("monday")?;
+    /// db.create_named_snapshot("monday")?;
     /// db.drop_table("stock")?;
     /// db.close()?;
     ///
     /// let db = Database::open(&path, &Options::default())?;
-    /// assert_eq!(db.kept_snapshots(), ["monday"]);
-    /// let monday = db.kept_snapshot("monday")?;
+    /// assert_eq!(db.named_snapshots(), ["monday"]);
+    /// let monday = db.open_named_snapshot("monday")?;
     /// let stock = monday.table("stock")?.ok_or("no such table")?;
     /// assert_eq!(monday.get(stock, b"apples")?.as_deref(), Some(&b"12"[..]));
-    /// db.drop_snapshot("monday")?;
-    /// assert_eq!(monday.get(stock, b"apples"), Err(EngineError::NoSnapshot));
+    /// db.delete_named_snapshot("monday")?;
+    /// assert_eq!(monday.get(stock, b"apples"), Err(ReadError::NoSnapshot));
     /// # Ok::<(), Box<dyn std::error::Error>>(())
     /// ```
     ///
@@ -343,13 +343,13 @@ impl Database {
     /// `SnapshotExists`; `NameTooLong` for a name of more than 255 bytes; `Full` when changes find no room in
     /// their pages, or the mapping of the snapshot finds none, on the device or among the mappings that a
     /// checkpoint names; the error of a damaged page for which changes wait; `ReadOnly`; the device failed.
-    pub fn keep_snapshot(&self, name: &str) -> Result<(), EngineError> {
-        self.inner.keep_snapshot(name)
+    pub fn create_named_snapshot(&self, name: &str) -> Result<(), SnapshotError> {
+        self.inner.keep_snapshot(name).map_err(SnapshotError::of)
     }
 
     /// Names of the snapshots that are kept, oldest first.
     #[must_use]
-    pub fn kept_snapshots(&self) -> Vec<String> {
+    pub fn named_snapshots(&self) -> Vec<String> {
         self.inner.kept_snapshots()
     }
 
@@ -359,19 +359,19 @@ impl Database {
     /// # Errors
     ///
     /// `NoSnapshot`.
-    pub fn kept_snapshot(&self, name: &str) -> Result<Snapshot, EngineError> {
-        Ok(Snapshot::new(self.inner.kept_snapshot(name)?))
+    pub fn open_named_snapshot(&self, name: &str) -> Result<Snapshot, SnapshotError> {
+        Ok(Snapshot::new(self.inner.kept_snapshot(name).map_err(SnapshotError::of)?))
     }
 
     /// Drops a named snapshot, durably, and frees the pages that it alone needs. Later reads of the snapshot
-    /// give [`EngineError::NoSnapshot`].
+    /// give [`ReadError::NoSnapshot`].
     ///
     /// # Errors
     ///
     /// `NoSnapshot`; `Full` when the host has no room for the blocks that were given back to it: the snapshot
     /// is dropped, but durably only with the next checkpoint; `ReadOnly`; the device failed.
-    pub fn drop_snapshot(&self, name: &str) -> Result<(), EngineError> {
-        self.inner.drop_snapshot(name)
+    pub fn delete_named_snapshot(&self, name: &str) -> Result<(), SnapshotError> {
+        self.inner.drop_snapshot(name).map_err(SnapshotError::of)
     }
 
     /// Counters of the engine since the database was opened, and the sizes it accepts.
@@ -430,8 +430,8 @@ impl Database {
     /// # Errors
     ///
     /// The device failed; contradictions that the check finds are part of the report.
-    pub fn check(&self) -> Result<CheckReport, EngineError> {
-        self.inner.check()
+    pub fn check(&self) -> Result<CheckReport, ReadError> {
+        self.inner.check().map_err(ReadError::of)
     }
 
     /// Makes every commit durable.
@@ -439,8 +439,8 @@ impl Database {
     /// # Errors
     ///
     /// The device failed, now or before: commits that were not durable then are lost.
-    pub fn flush(&self) -> Result<(), EngineError> {
-        self.inner.flush()
+    pub fn flush(&self) -> Result<(), CommitError> {
+        self.inner.flush().map_err(CommitError::of)
     }
 
     /// Merges all committed changes into their leaves, and writes a checkpoint: afterwards the leaves on
@@ -466,8 +466,8 @@ impl Database {
     /// # Errors
     ///
     /// The device failed, or has no room; commits are as durable as they were.
-    pub fn merge(&self) -> Result<(), EngineError> {
-        self.inner.merge()
+    pub fn merge(&self) -> Result<(), CommitError> {
+        self.inner.merge().map_err(CommitError::of)
     }
 
     /// Flushes and writes a checkpoint, so that the next opening has next to nothing to read, and a read-only
@@ -479,8 +479,8 @@ impl Database {
     /// # Errors
     ///
     /// The device failed; commits are as durable as they were.
-    pub fn close(self) -> Result<(), EngineError> {
-        self.inner.close()
+    pub fn close(self) -> Result<(), CommitError> {
+        self.inner.close().map_err(CommitError::of)
     }
 
     /// Gives the device back as it is, as if power had been cut; `None` while clones, transactions or
@@ -519,6 +519,7 @@ pub struct Limits {
 
 /// Counters since the database was opened.
 #[derive(Clone, Debug, PartialEq)]
+#[non_exhaustive]
 pub struct Stats {
     /// Transactions, memory, merges.
     pub engine: EngineStats,

@@ -42,8 +42,6 @@ pub struct Transaction<D: Nand> {
     meter: Meter,
     /// The transaction has changed something, and so has passed the budget of wear.
     is_admitted: AtomicBool,
-    /// Error of a change that stopped half way: the transaction cannot be committed.
-    doom: Option<EngineError>,
 }
 
 impl<D: Nand> fmt::Debug for Transaction<D> {
@@ -61,7 +59,6 @@ impl<D: Nand> Transaction<D> {
             is_over: false,
             meter: Meter::default(),
             is_admitted: AtomicBool::new(false),
-            doom: None,
         }
     }
 
@@ -83,9 +80,10 @@ impl<D: Nand> Transaction<D> {
         Ok(())
     }
 
-    /// Makes a commit fail with `error`, since a change in several parts stopped half way.
-    pub fn doom(&mut self, error: &EngineError) {
-        self.doom.get_or_insert_with(|| error.clone());
+    /// Durability of a commit that names none.
+    #[must_use]
+    pub fn durability(&self) -> Durability {
+        self.runtime.durability()
     }
 
     /// Work on the flash in this transaction's calls so far: see [`Commit::bill`].
@@ -350,9 +348,6 @@ impl<D: Nand> Transaction<D> {
     ///
     /// As [`Transaction::commit`].
     pub fn commit_with(mut self, durability: Durability) -> Result<Commit, EngineError> {
-        if let Some(error) = self.doom.take() {
-            return Err(error);
-        }
         let ticket = self.run(|| self.runtime.commit(self.xid))?;
         self.is_over = true;
         self.meter.charge(|| self.runtime.settle(ticket.lsn, durability))?;

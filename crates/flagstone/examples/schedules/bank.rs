@@ -17,7 +17,8 @@ use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
-use flagstone::{Database, Durability, EngineError, Options, Runtime, SeededBug, Table};
+use flagstone::{AnyNand, Database, Durability, Error, Options, ReadError, Table};
+use flagstone_engine::{Runtime, SeededBug};
 use flagstone_nand::{Crashable as _, Ending, FaultPlan, Nand as _, Profile, SimNand};
 use rand_pcg::Pcg64Mcg;
 use rand_pcg::rand_core::{Rng as _, SeedableRng as _};
@@ -189,7 +190,7 @@ fn latched<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
 
 impl Bank {
     fn founded() -> Result<Self, Wrong> {
-        let text = |error: EngineError| error.to_string();
+        let text = |error: Error| error.to_string();
         let profile = Profile::named("tiny").and_then(|chip| chip.with_block_count(BLOCK_COUNT));
         let chip = SimNand::new(&profile.map_err(|error| error.to_string())?, 1);
         let memory = MEMORY_PAGES * chip.geometry().page_size as usize;
@@ -197,7 +198,7 @@ impl Bank {
         (options.log_pages, options.frame_share) = (LOG_PAGES, FRAME_SHARE);
         let database = Database::create_on(chip, &options);
         let database = database.map_err(|error| error.to_string())?;
-        let table = database.table("bank").map_err(text)?;
+        let table = database.table("bank").map_err(|error| text(error.into()))?;
         for row in 0..ROWS {
             let value = match row % BETWEEN {
                 0 if row / BETWEEN < ACCOUNTS => OPENING_BALANCE.to_le_bytes().to_vec(),
@@ -210,7 +211,7 @@ impl Bank {
             let committed = transaction.commit();
             committed.map_err(|error| format!("row {row}: {error}"))?;
         }
-        database.flush().map_err(text)?;
+        database.flush().map_err(|error| text(error.into()))?;
         let chip = chip_of(&database)?;
         Ok(Self { chip, options, bug: None })
     }
@@ -315,7 +316,7 @@ fn table_of(database: &Database) -> Result<Table, Wrong> {
 /// Why the books cannot be read.
 #[derive(Debug)]
 enum Missed {
-    Refused(EngineError),
+    Refused(Error),
     Gone([u8; 4]),
 }
 
@@ -329,8 +330,10 @@ impl From<Missed> for Wrong {
 }
 
 /// Values of every account and mark, as `get` gives them.
-fn books(get: impl Fn(&[u8]) -> Result<Option<Vec<u8>>, EngineError>) -> Result<Books, Missed> {
-    let read = |key: [u8; 4]| get(&key).map_err(Missed::Refused)?.ok_or(Missed::Gone(key));
+fn books(get: impl Fn(&[u8]) -> Result<Option<Vec<u8>>, ReadError>) -> Result<Books, Missed> {
+    let read = |key: [u8; 4]| {
+        get(&key).map_err(|error| Missed::Refused(error.into()))?.ok_or(Missed::Gone(key))
+    };
     let mut books = Books { balances: Default::default(), marks: Default::default() };
     for (account, balance) in (0..).zip(&mut books.balances) {
         *balance = amount(&read(account_key(account))?);
@@ -393,7 +396,7 @@ fn check_all(database: &Database, table: Table) -> Result<(), Wrong> {
 
 impl Shared<'_> {
     /// An error is allowed while the power is gone.
-    fn excused(&self, result: Result<(), EngineError>) -> Result<(), Wrong> {
+    fn excused<E: std::fmt::Display>(&self, result: Result<(), E>) -> Result<(), Wrong> {
         match result {
             Err(error) if !is_off(self.database) => Err(format!("refused: {error}")),
             _ => Ok(()),
@@ -404,7 +407,7 @@ impl Shared<'_> {
         for number in 0..TRANSFERS {
             let transfer = transfer_of(self.seed, teller, number);
             let result = self.transfer(teller, number, transfer);
-            if let Err(EngineError::Deadlock) = result {
+            if let Err(Error::Deadlock) = result {
                 latched(&self.said)[teller].asked &= !(1 << number);
                 latched(&self.found).deadlocks += 1;
                 continue;
@@ -424,7 +427,7 @@ impl Shared<'_> {
         Ok(())
     }
 
-    fn transfer(&self, teller: usize, number: u8, transfer: Transfer) -> Result<(), EngineError> {
+    fn transfer(&self, teller: usize, number: u8, transfer: Transfer) -> Result<(), Error> {
         let mut transaction = self.database.begin();
         let Transfer { from, to, amount: sum, durability, locks_first } = transfer;
         for (account, change) in [(from, -sum), (to, sum)] {
@@ -440,7 +443,7 @@ impl Shared<'_> {
         let mark = transaction.get(self.table, &key)?.and_then(|value| value.first().copied());
         transaction.put(self.table, &key, &[mark.unwrap_or_default() | 1 << number])?;
         latched(&self.said)[teller].asked |= 1 << number;
-        transaction.commit_with(durability).map(drop)
+        Ok(transaction.commit_with(durability).map(drop)?)
     }
 
     /// Two snapshots, the second no older than the first, and a transaction that only reads.
@@ -455,7 +458,7 @@ impl Shared<'_> {
             let books = match books(|key| snapshot.get(self.table, key)) {
                 Ok(books) => books,
                 // The device may need the room of the versions that a snapshot keeps.
-                Err(Missed::Refused(EngineError::SnapshotTooOld)) => continue,
+                Err(Missed::Refused(Error::SnapshotTooOld)) => continue,
                 Err(_) if is_off(self.database) => return Ok(()),
                 Err(missed) => return Err(Wrong::from(missed) + ", by a snapshot"),
             };
@@ -476,7 +479,7 @@ impl Shared<'_> {
         let transaction = self.database.begin();
         let books = match books(|key| transaction.get(self.table, key)) {
             Ok(books) => books,
-            Err(Missed::Refused(EngineError::Deadlock)) => return Ok(()),
+            Err(Missed::Refused(Error::Deadlock)) => return Ok(()),
             Err(_) if is_off(self.database) => return Ok(()),
             Err(missed) => return Err(missed.into()),
         };

@@ -21,15 +21,16 @@ mod stream;
 
 use std::io::{self, Read, Write};
 
-use flagstone_engine::{Durability, EngineError};
-use thiserror::Error;
+use flagstone_engine::Durability;
 
 use self::stream::{FrameReader, FrameWriter};
 use super::load::ROW_OVERHEAD;
 use super::{Database, MissingRange, Snapshot, SoundRow, Transaction};
+use crate::{Error, ReadError};
 
 /// Content of a backup, as counts.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[non_exhaustive]
 pub struct BackupReport {
     /// Tables, empty ones included.
     pub tables: u64,
@@ -40,7 +41,7 @@ pub struct BackupReport {
 }
 
 /// Why a backup could not be written, or read back.
-#[derive(Debug, Error)]
+#[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum BackupError {
     /// The stream of the backup failed.
@@ -48,7 +49,7 @@ pub enum BackupError {
     Io(#[from] io::Error),
     /// The database refused an operation.
     #[error(transparent)]
-    Engine(#[from] EngineError),
+    Database(#[from] Error),
     /// The stream holds something else.
     #[error("this is no backup")]
     NotABackup,
@@ -127,7 +128,7 @@ impl Database {
     ///
     /// # Errors
     ///
-    /// `Io` of the sink. `Engine` with `SnapshotTooOld` when the device needed the space of the versions
+    /// `Io` of the sink. `Database` with `SnapshotTooOld` when the device needed the space of the versions
     /// that the backup was reading: begin it again.
     pub fn backup_to(&self, sink: impl Write) -> Result<BackupReport, BackupError> {
         self.backup_watched(sink, |_| {})
@@ -143,7 +144,7 @@ impl Database {
         sink: impl Write,
         watch: impl FnMut(&BackupReport),
     ) -> Result<BackupReport, BackupError> {
-        self.backup_of(&self.snapshot()?, sink, watch)
+        self.backup_of(&self.snapshot().map_err(Error::from)?, sink, watch)
     }
 
     /// As [`Database::backup_watched`], of the view of `snapshot`, named or not.
@@ -171,18 +172,18 @@ impl Database {
         snapshot: &Snapshot,
         sink: impl Write,
         mut watch: impl FnMut(&BackupReport),
-        mut pass: impl FnMut(&str, MissingRange) -> Result<(), EngineError>,
+        mut pass: impl FnMut(&str, MissingRange) -> Result<(), ReadError>,
     ) -> Result<BackupReport, BackupError> {
         let mut writer = FrameWriter::begin(sink)?;
         let mut report = BackupReport::default();
-        for (name, table) in snapshot.named_tables()? {
+        for (name, table) in snapshot.named_tables().map_err(Error::from)? {
             put_head(&mut writer, ENTRY_TABLE, name.as_bytes())?;
             report.tables += 1;
             for row in snapshot.sound_rows(table) {
-                let (key, value) = match row? {
+                let (key, value) = match row.map_err(Error::from)? {
                     SoundRow::Row(row) => row,
                     SoundRow::Missing(missing) => {
-                        pass(&name, missing)?;
+                        pass(&name, missing).map_err(Error::from)?;
                         continue;
                     }
                 };
@@ -211,7 +212,7 @@ impl Database {
     /// # Errors
     ///
     /// `NotEmpty`, before anything is read; `NotABackup`, `Version`, `Truncated` or `Damaged` when the
-    /// stream is not a whole backup; `Engine` when the rows do not fit this database: `KeyTooLong` or
+    /// stream is not a whole backup; `Database` when the rows do not fit this database: `KeyTooLong` or
     /// `ValueTooLong` where its pages are smaller and a row is beyond its [`Limits`](crate::Limits).
     pub fn restore_from(&self, source: impl Read) -> Result<BackupReport, BackupError> {
         self.restore_watched(source, |_| {})
@@ -227,7 +228,7 @@ impl Database {
         source: impl Read,
         mut watch: impl FnMut(&BackupReport),
     ) -> Result<BackupReport, BackupError> {
-        if !self.tables()?.is_empty() {
+        if !self.tables().map_err(Error::from)?.is_empty() {
             return Err(BackupError::NotEmpty);
         }
         let mut table = None;
@@ -240,7 +241,7 @@ impl Database {
                     table = Some(self.copied_table(&name)?);
                 }
                 Entry::Row { key, value } => {
-                    let Some(table) = table else { return Err(EngineError::NoTable) };
+                    let Some(table) = table else { return Err(Error::NoTable) };
                     let transaction = batch.get_or_insert_with(|| self.begin());
                     transaction.put(table, &key, &value)?;
                     waiting += key.len() + value.len() + ROW_OVERHEAD;
@@ -256,7 +257,7 @@ impl Database {
             }
             Ok(())
         })?;
-        self.flush()?;
+        self.flush().map_err(Error::from)?;
         Ok(report)
     }
 }
@@ -265,9 +266,10 @@ impl Database {
 const WATCH_ROWS: u64 = 256;
 
 /// The flush at the end makes all of them durable, in order.
-fn commit(transaction: Option<Transaction>) -> Result<(), EngineError> {
+fn commit(transaction: Option<Transaction>) -> Result<(), Error> {
     transaction.map_or(Ok(()), |transaction| {
-        transaction.commit_with(Durability::Deferred).map(|_commit| ())
+        transaction.commit_with(Durability::Deferred)?;
+        Ok(())
     })
 }
 
@@ -307,7 +309,7 @@ fn put_head(writer: &mut FrameWriter<impl Write>, kind: u8, key: &[u8]) -> io::R
 /// Hands every entry to `take`, with the counts of the entries before it, and checks the whole (B2).
 fn read_entries(
     source: impl Read,
-    mut take: impl FnMut(Entry, &BackupReport) -> Result<(), EngineError>,
+    mut take: impl FnMut(Entry, &BackupReport) -> Result<(), Error>,
 ) -> Result<BackupReport, BackupError> {
     let mut reader = FrameReader::begin(source)?;
     let mut report = BackupReport::default();

@@ -8,15 +8,17 @@ use std::io::{Error, ErrorKind};
 use std::os::unix::fs::FileTypeExt as _;
 use std::path::Path;
 
-use flagstone_engine::{OpenError, Options};
+use flagstone_engine::Options;
 use flagstone_nand::{
     Extent, Making, OpenDeviceError, Profile, SegmentFile, kind_of, require_missing,
 };
 
 use super::Database;
+use crate::OpenError;
 
 /// Size of the file of a database, in bytes of its segments; a head of some hundred kilobytes comes on top.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[non_exhaustive]
 pub enum FileSize {
     /// Size in bytes, all of which are written at creation.
     Fixed(u64),

@@ -5,11 +5,12 @@
 
 use std::fmt;
 
-use flagstone_engine::{Direction, EngineError, ScanRange, Table, successor};
+use flagstone_engine::{Direction, ScanRange, Table, successor};
 
 use super::rows::{KeyValue, Range, RowRef};
 use super::snapshot::Snapshot;
 use super::transaction::Transaction;
+use crate::{ReadError, WriteError};
 
 /// Where a cursor stands.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -75,7 +76,7 @@ impl<'a> Cursor<'a> {
     /// # Errors
     ///
     /// The errors of reading a row. The cursor then stands before `key`.
-    pub fn seek(&mut self, key: &[u8]) -> Result<Option<RowRef<'_>>, EngineError> {
+    pub fn seek(&mut self, key: &[u8]) -> Result<Option<RowRef<'_>>, ReadError> {
         self.jump(Place::Before(key.to_vec()));
         self.next()
     }
@@ -100,7 +101,7 @@ impl<'a> Cursor<'a> {
     ///
     /// The errors of reading a row. The cursor then stands where it was.
     #[expect(clippy::should_implement_trait, reason = "a row borrows from the cursor")]
-    pub fn next(&mut self) -> Result<Option<RowRef<'_>>, EngineError> {
+    pub fn next(&mut self) -> Result<Option<RowRef<'_>>, ReadError> {
         self.step(Direction::Forward)
     }
 
@@ -109,11 +110,11 @@ impl<'a> Cursor<'a> {
     /// # Errors
     ///
     /// The errors of reading a row. The cursor then stands where it was.
-    pub fn prev(&mut self) -> Result<Option<RowRef<'_>>, EngineError> {
+    pub fn prev(&mut self) -> Result<Option<RowRef<'_>>, ReadError> {
         self.step(Direction::Backward)
     }
 
-    fn step(&mut self, direction: Direction) -> Result<Option<RowRef<'_>>, EngineError> {
+    fn step(&mut self, direction: Direction) -> Result<Option<RowRef<'_>>, ReadError> {
         let rows = match self.ahead.take() {
             Some((known, rows)) if known == direction => rows,
             _ => self.rows(direction),
@@ -176,7 +177,7 @@ impl CursorMut<'_> {
     /// # Errors
     ///
     /// As there.
-    pub fn seek(&mut self, key: &[u8]) -> Result<Option<RowRef<'_>>, EngineError> {
+    pub fn seek(&mut self, key: &[u8]) -> Result<Option<RowRef<'_>>, ReadError> {
         self.cursor.seek(key)
     }
 
@@ -196,7 +197,7 @@ impl CursorMut<'_> {
     ///
     /// As there.
     #[expect(clippy::should_implement_trait, reason = "a row borrows from the cursor")]
-    pub fn next(&mut self) -> Result<Option<RowRef<'_>>, EngineError> {
+    pub fn next(&mut self) -> Result<Option<RowRef<'_>>, ReadError> {
         self.cursor.next()
     }
 
@@ -205,7 +206,7 @@ impl CursorMut<'_> {
     /// # Errors
     ///
     /// As there.
-    pub fn prev(&mut self) -> Result<Option<RowRef<'_>>, EngineError> {
+    pub fn prev(&mut self) -> Result<Option<RowRef<'_>>, ReadError> {
         self.cursor.prev()
     }
 
@@ -213,10 +214,11 @@ impl CursorMut<'_> {
     ///
     /// # Errors
     ///
-    /// See [`EngineError`].
-    pub fn put(&mut self, value: &[u8]) -> Result<bool, EngineError> {
+    /// See [`WriteError`].
+    pub fn put(&mut self, value: &[u8]) -> Result<bool, WriteError> {
         let Place::At(key) = &self.cursor.place else { return Ok(false) };
-        self.transaction.inner().put_row(self.cursor.table, key, value)?;
+        let put = self.transaction.inner().put_row(self.cursor.table, key, value);
+        put.map_err(WriteError::of)?;
         self.cursor.value = value.to_vec();
         Ok(true)
     }
@@ -226,11 +228,12 @@ impl CursorMut<'_> {
     ///
     /// # Errors
     ///
-    /// See [`EngineError`].
-    pub fn delete(&mut self) -> Result<Option<KeyValue>, EngineError> {
+    /// See [`WriteError`].
+    pub fn delete(&mut self) -> Result<Option<KeyValue>, WriteError> {
         let Place::At(key) = &self.cursor.place else { return Ok(None) };
         let key = key.clone();
-        self.transaction.inner().delete_row(self.cursor.table, &key)?;
+        let deleted = self.transaction.inner().delete_row(self.cursor.table, &key);
+        deleted.map_err(WriteError::of)?;
         self.cursor.jump(Place::Before(key.clone()));
         Ok(Some((key, std::mem::take(&mut self.cursor.value))))
     }

@@ -1,13 +1,14 @@
 //! Loads: many rows that come in the order of their keys, a large commit at a time.
 
-use flagstone_engine::{Durability, EngineError, Table};
+use flagstone_engine::{Durability, Table};
 use flagstone_space::Bill;
-use thiserror::Error;
 
 use super::{Database, Transaction};
+use crate::Error;
 
 /// Rows that a load stored, and the cost of its commits.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[non_exhaustive]
 pub struct LoadReport {
     /// Rows that are durable.
     pub rows: u64,
@@ -18,13 +19,14 @@ pub struct LoadReport {
 }
 
 /// Why a load ended early. Rows of earlier commits stay stored.
-#[derive(Clone, Debug, PartialEq, Eq, Error)]
+#[derive(Debug, thiserror::Error)]
 #[error("{}: {source}", how_far(*stored))]
+#[non_exhaustive]
 pub struct LoadError {
     /// Number of rows from the beginning that are durable: a load that is continued begins behind them.
     pub stored: u64,
     /// Error that ended the load.
-    pub source: EngineError,
+    pub source: Error,
 }
 
 /// How far a load came, as the beginning of a sentence.
@@ -64,7 +66,7 @@ impl Database {
     ///
     /// # Errors
     ///
-    /// [`EngineError::Unsorted`] when a key is not above the one before it; the errors of
+    /// [`Error::Unsorted`] when a key is not above the one before it; the errors of
     /// [`Transaction::put`] and [`Transaction::commit`]. Each says how many rows are stored.
     pub fn load_sorted<K: AsRef<[u8]>, V: AsRef<[u8]>>(
         &self,
@@ -109,9 +111,9 @@ struct Load<'a> {
 }
 
 impl Load<'_> {
-    fn put(&mut self, key: &[u8], value: &[u8]) -> Result<(), EngineError> {
+    fn put(&mut self, key: &[u8], value: &[u8]) -> Result<(), Error> {
         if self.last.as_deref().is_some_and(|last| key <= last) {
-            return Err(EngineError::Unsorted { row: self.report.rows + self.rows });
+            return Err(Error::Unsorted { row: self.report.rows + self.rows });
         }
         let size = key.len() + value.len() + ROW_OVERHEAD;
         if self.bytes + size > self.bytes_max {
@@ -126,7 +128,7 @@ impl Load<'_> {
         Ok(())
     }
 
-    fn commit(&mut self) -> Result<(), EngineError> {
+    fn commit(&mut self) -> Result<(), Error> {
         let Some(transaction) = self.transaction.take() else { return Ok(()) };
         self.report.bill += transaction.commit_with(Durability::Immediate)?.bill;
         self.report.commits += 1;
@@ -179,7 +181,7 @@ mod tests {
         let (database, table) = database();
         let rows = (0..9_000).map(row).chain([row(17)]);
         let error = database.load_sorted(table, rows).unwrap_err();
-        assert_eq!(error.source, EngineError::Unsorted { row: 9_000 });
+        assert!(matches!(error.source, Error::Unsorted { row: 9_000 }), "{error}");
         assert!(error.stored > 0 && error.stored < 9_000, "{error}");
         let stored = database.snapshot().unwrap().range(table, ..).count();
         assert_eq!(stored as u64, error.stored);
@@ -188,7 +190,7 @@ mod tests {
         assert_eq!(database.snapshot().unwrap().range(table, ..).count(), 9_000);
         let long = [(vec![0xFF; 4_000], Vec::new())];
         let error = database.load_sorted(table, long).unwrap_err();
-        assert!(matches!(error.source, EngineError::KeyTooLong { .. }), "{error}");
+        assert!(matches!(error.source, Error::KeyTooLong { .. }), "{error}");
         assert_eq!(error.stored, 0);
         assert!(error.to_string().starts_with("the load stored no row: key of"), "{error}");
     }

@@ -2,8 +2,10 @@
 
 use std::fmt;
 
-use flagstone_engine::{EngineError, ScanRange, blocking};
+use flagstone_engine::{ScanRange, blocking};
 use flagstone_nand::AnyNand;
+
+use crate::ReadError;
 
 /// Key and value of a row, lent by a range or a cursor.
 pub type RowRef<'a> = (&'a [u8], &'a [u8]);
@@ -44,8 +46,8 @@ impl<'a> Range<'a> {
     }
 
     /// Counts the rows without loading large values.
-    pub(crate) fn count_rows(self) -> Result<u64, EngineError> {
-        self.rows.count_rows()
+    pub(crate) fn count_rows(self) -> Result<u64, ReadError> {
+        self.rows.count_rows().map_err(ReadError::of)
     }
 
     /// The next row, lent until the next call: as the iterator's, but without an allocation for rows that lie
@@ -72,16 +74,16 @@ impl<'a> Range<'a> {
     /// # Errors
     ///
     /// The range ends after the first error.
-    pub fn next_row(&mut self) -> Option<Result<RowRef<'_>, EngineError>> {
-        self.rows.next_row()
+    pub fn next_row(&mut self) -> Option<Result<RowRef<'_>, ReadError>> {
+        Some(self.rows.next_row()?.map_err(ReadError::of))
     }
 }
 
 impl Iterator for Range<'_> {
-    type Item = Result<KeyValue, EngineError>;
+    type Item = Result<KeyValue, ReadError>;
 
     fn next(&mut self) -> Option<Self::Item> {
-        self.rows.next()
+        Some(self.rows.next()?.map_err(ReadError::of))
     }
 }
 
@@ -90,7 +92,7 @@ mod tests {
     use flagstone_engine::Options;
     use flagstone_nand::{Profile, SimNand};
 
-    use crate::{Database, EngineError};
+    use crate::{Database, ReadError};
 
     /// Goal: reads of a snapshot that was ended say so, reads of large values too, and its ranges end there.
     /// Method: rows of a batch whose values are replaced and released before they are read.
@@ -112,8 +114,8 @@ mod tests {
         assert!(database.runtime().engine().end_oldest_snapshot());
         put(2);
         database.merge().unwrap();
-        assert_eq!(rows.next(), Some(Err(EngineError::SnapshotTooOld)));
+        assert_eq!(rows.next(), Some(Err(ReadError::SnapshotTooOld)));
         assert_eq!(rows.next(), None);
-        assert_eq!(snapshot.get(table, &[1]), Err(EngineError::SnapshotTooOld));
+        assert_eq!(snapshot.get(table, &[1]), Err(ReadError::SnapshotTooOld));
     }
 }

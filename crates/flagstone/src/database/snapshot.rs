@@ -3,17 +3,18 @@
 use std::fmt;
 use std::ops::RangeBounds;
 
-use flagstone_engine::{EngineError, ScanRange, Table, blocking};
+use flagstone_engine::{ScanRange, Table, blocking};
 use flagstone_nand::AnyNand;
 
 use super::rows::{KeyValue, Range};
 use super::sound::SoundRows;
+use crate::ReadError;
 
 /// The database as it was at one durable commit. Never waits for transactions.
 ///
 /// Old versions that the snapshot needs stay on the device while it lives. When the device needs their space,
-/// the oldest snapshot ends, and its reads give [`EngineError::SnapshotTooOld`]. A named snapshot
-/// ([`Database::keep_snapshot`](super::Database::keep_snapshot)) stays until it is dropped.
+/// the oldest snapshot ends, and its reads give [`ReadError::SnapshotTooOld`]. A named snapshot
+/// ([`Database::create_named_snapshot`](super::Database::create_named_snapshot)) stays until it is dropped.
 ///
 /// ```
 /// # let directory = tempfile::tempdir()?;
@@ -56,8 +57,8 @@ impl Snapshot {
     /// # Errors
     ///
     /// As [`Snapshot::get`].
-    pub fn table(&self, name: &str) -> Result<Option<Table>, EngineError> {
-        self.inner.table(name)
+    pub fn table(&self, name: &str) -> Result<Option<Table>, ReadError> {
+        self.inner.table(name).map_err(ReadError::of)
     }
 
     /// Names of all tables of the snapshot, in order.
@@ -65,13 +66,13 @@ impl Snapshot {
     /// # Errors
     ///
     /// As [`Snapshot::get`].
-    pub fn tables(&self) -> Result<Vec<String>, EngineError> {
-        self.inner.tables()
+    pub fn tables(&self) -> Result<Vec<String>, ReadError> {
+        self.inner.tables().map_err(ReadError::of)
     }
 
     /// All tables of the snapshot, in order of their names.
-    pub(crate) fn named_tables(&self) -> Result<Vec<(String, Table)>, EngineError> {
-        self.inner.named_tables()
+    pub(crate) fn named_tables(&self) -> Result<Vec<(String, Table)>, ReadError> {
+        self.inner.named_tables().map_err(ReadError::of)
     }
 
     /// The value of `key`.
@@ -80,8 +81,8 @@ impl Snapshot {
     ///
     /// `SnapshotTooOld` when the snapshot was ended to free its space; `ForeignTable` for a table of another
     /// database, or of another kept snapshot.
-    pub fn get(&self, table: Table, key: &[u8]) -> Result<Option<Vec<u8>>, EngineError> {
-        self.inner.get(table, key)
+    pub fn get(&self, table: Table, key: &[u8]) -> Result<Option<Vec<u8>>, ReadError> {
+        self.inner.get(table, key).map_err(ReadError::of)
     }
 
     /// Whether `key` has a value. A value that has pages of its own is not loaded.
@@ -89,8 +90,8 @@ impl Snapshot {
     /// # Errors
     ///
     /// As [`Snapshot::get`].
-    pub fn contains_key(&self, table: Table, key: &[u8]) -> Result<bool, EngineError> {
-        self.inner.contains_key(table, key)
+    pub fn contains_key(&self, table: Table, key: &[u8]) -> Result<bool, ReadError> {
+        self.inner.contains_key(table, key).map_err(ReadError::of)
     }
 
     /// Rows of a range in ascending order; [`Range::rev`] turns it around.
@@ -138,8 +139,8 @@ impl Snapshot {
     /// # Errors
     ///
     /// As [`Snapshot::get`].
-    pub fn first(&self, table: Table) -> Result<Option<KeyValue>, EngineError> {
-        self.inner.first(table)
+    pub fn first(&self, table: Table) -> Result<Option<KeyValue>, ReadError> {
+        self.inner.first(table).map_err(ReadError::of)
     }
 
     /// The last row.
@@ -147,8 +148,8 @@ impl Snapshot {
     /// # Errors
     ///
     /// As [`Snapshot::get`].
-    pub fn last(&self, table: Table) -> Result<Option<KeyValue>, EngineError> {
-        self.inner.last(table)
+    pub fn last(&self, table: Table) -> Result<Option<KeyValue>, ReadError> {
+        self.inner.last(table).map_err(ReadError::of)
     }
 
     /// How many rows the table has.
@@ -156,7 +157,7 @@ impl Snapshot {
     /// # Errors
     ///
     /// As [`Snapshot::get`].
-    pub fn len(&self, table: Table) -> Result<u64, EngineError> {
-        self.inner.len(table)
+    pub fn len(&self, table: Table) -> Result<u64, ReadError> {
+        self.inner.len(table).map_err(ReadError::of)
     }
 }

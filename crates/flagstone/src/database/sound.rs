@@ -1,21 +1,23 @@
 //! Reading past damage: every row that reads, and the key ranges that do not.
 
 use flagstone_engine::blocking::Stopped;
-use flagstone_engine::{EngineError, ScanRange, successor};
+use flagstone_engine::{ScanRange, successor};
 use flagstone_nand::NandError;
 use flagstone_space::SpaceError;
 
 use super::rows::{KeyValue, Range};
+use crate::ReadError;
 
 /// Keys of a table whose rows do not read.
 #[derive(Clone, Debug, PartialEq, Eq)]
+#[non_exhaustive]
 pub struct MissingRange {
     /// First key.
     pub low: Vec<u8>,
     /// First key behind the range; none = to the end of the table.
     pub high: Option<Vec<u8>>,
     /// Error that is in the way.
-    pub error: EngineError,
+    pub error: ReadError,
 }
 
 /// An item of [`crate::Snapshot::sound_rows`].
@@ -53,7 +55,7 @@ impl<'a> SoundRows<'a> {
     }
 
     /// The range of keys that `stopped` stands for; the rows go on behind it.
-    fn pass(&mut self, stopped: Stopped, error: EngineError) -> MissingRange {
+    fn pass(&mut self, stopped: Stopped, error: ReadError) -> MissingRange {
         match stopped {
             Stopped::Row(key) => {
                 self.rows.go_on(None);
@@ -75,7 +77,7 @@ impl<'a> SoundRows<'a> {
 }
 
 impl Iterator for SoundRows<'_> {
-    type Item = Result<SoundRow, EngineError>;
+    type Item = Result<SoundRow, ReadError>;
 
     fn next(&mut self) -> Option<Self::Item> {
         let error = match self.rows.next()? {
@@ -90,12 +92,12 @@ impl Iterator for SoundRows<'_> {
 }
 
 /// Whether an error is about a page that does not read, so that other pages may still read.
-pub(crate) const fn is_damage(error: &EngineError) -> bool {
+pub(crate) const fn is_damage(error: &ReadError) -> bool {
     matches!(
         error,
-        EngineError::Corrupt { .. }
-            | EngineError::Device(NandError::Uncorrectable { .. })
-            | EngineError::Space(
+        ReadError::Corrupt { .. }
+            | ReadError::Device(NandError::Uncorrectable { .. })
+            | ReadError::Storage(
                 SpaceError::Corrupt { .. }
                     | SpaceError::Lost(_)
                     | SpaceError::Unmapped(_)

@@ -1,8 +1,9 @@
 //! Tables as a whole: their names, and their end.
 
-use flagstone_engine::{Durability, EngineError, Table};
+use flagstone_engine::{Durability, Table};
 
 use super::{Database, Transaction};
+use crate::{Error, TableError};
 
 impl Database {
     /// Opens a table, creating it durably when it does not exist.
@@ -14,12 +15,12 @@ impl Database {
     /// # let directory = tempfile::tempdir()?;
     /// # let path = directory.path().join("db");
     /// # let db = flagstone::Database::create(&path, &flagstone::Options::default())?;
-    /// use flagstone::EngineError;
+    /// use flagstone::TableError;
     ///
     /// let users = db.table("users")?;
     /// assert_eq!(db.table("users")?, users);
     /// assert_eq!(db.existing_table("user")?, None);
-    /// assert_eq!(db.table("users@home"), Err(EngineError::IndexName));
+    /// assert_eq!(db.table("users@home"), Err(TableError::IndexName));
     /// # Ok::<(), Box<dyn std::error::Error>>(())
     /// ```
     ///
@@ -28,8 +29,8 @@ impl Database {
     /// When the table does not exist: `IndexName`; `NameTooLong` when the name is longer than a key;
     /// `ReadOnly` in a database that was opened for reading; `WearBudget` where the budget is used up. The
     /// device is full or failed.
-    pub fn table(&self, name: &str) -> Result<Table, EngineError> {
-        self.inner.table(name)
+    pub fn table(&self, name: &str) -> Result<Table, TableError> {
+        self.inner.table(name).map_err(TableError::of)
     }
 
     /// As [`Database::table`], for any name: for copies of whole databases, indexes included.
@@ -38,8 +39,8 @@ impl Database {
     ///
     /// As [`Database::table`].
     #[doc(hidden)]
-    pub fn copied_table(&self, name: &str) -> Result<Table, EngineError> {
-        self.inner.copied_table(name)
+    pub fn copied_table(&self, name: &str) -> Result<Table, TableError> {
+        self.inner.copied_table(name).map_err(TableError::of)
     }
 
     /// Opens a table if it exists.
@@ -47,8 +48,8 @@ impl Database {
     /// # Errors
     ///
     /// The device failed.
-    pub fn existing_table(&self, name: &str) -> Result<Option<Table>, EngineError> {
-        self.inner.existing_table(name)
+    pub fn existing_table(&self, name: &str) -> Result<Option<Table>, TableError> {
+        self.inner.existing_table(name).map_err(TableError::of)
     }
 
     /// Names of all tables, in order.
@@ -56,8 +57,8 @@ impl Database {
     /// # Errors
     ///
     /// The device failed.
-    pub fn tables(&self) -> Result<Vec<String>, EngineError> {
-        self.inner.tables()
+    pub fn tables(&self) -> Result<Vec<String>, TableError> {
+        self.inner.tables().map_err(TableError::of)
     }
 
     /// Gives a table another name, and renames its indexes with it: `users@city` becomes `people@city`, and
@@ -68,12 +69,12 @@ impl Database {
     /// # let directory = tempfile::tempdir()?;
     /// # let path = directory.path().join("db");
     /// # let db = flagstone::Database::create(&path, &flagstone::Options::default())?;
-    /// use flagstone::EngineError;
+    /// use flagstone::TableError;
     ///
     /// let table = db.table("users")?;
     /// db.rename_table("users", "people")?;
     /// assert_eq!(db.existing_table("people")?, Some(table));
-    /// assert_eq!(db.rename_table("users", "folk"), Err(EngineError::NoTable));
+    /// assert_eq!(db.rename_table("users", "folk"), Err(TableError::NoTable));
     /// # Ok::<(), Box<dyn std::error::Error>>(())
     /// ```
     ///
@@ -82,8 +83,8 @@ impl Database {
     /// `NoTable` when there is no table `from`, `TableExists` when the new name, or the new name of an index,
     /// is taken; `IndexName` when the new name has an `@`; `NameTooLong` when a name is longer than a key;
     /// `WearBudget`; the device is full, read-only or failed.
-    pub fn rename_table(&self, from: &str, to: &str) -> Result<(), EngineError> {
-        self.inner.rename_table(from, to)
+    pub fn rename_table(&self, from: &str, to: &str) -> Result<(), TableError> {
+        self.inner.rename_table(from, to).map_err(TableError::of)
     }
 
     /// Drops a table with all its rows, and its indexes too: for `users`, every table whose name begins with
@@ -99,7 +100,7 @@ impl Database {
     /// # let directory = tempfile::tempdir()?;
     /// # let path = directory.path().join("db");
     /// # let db = flagstone::Database::create(&path, &flagstone::Options::default())?;
-    /// use flagstone::EngineError;
+    /// use flagstone::ReadError;
     ///
     /// let table = db.table("scratch")?;
     /// let mut txn = db.begin();
@@ -109,7 +110,7 @@ impl Database {
     ///
     /// db.drop_table("scratch")?;
     /// assert_eq!(db.existing_table("scratch")?, None);
-    /// assert_eq!(db.begin().get(table, b"key"), Err(EngineError::NoTable));
+    /// assert_eq!(db.begin().get(table, b"key"), Err(ReadError::NoTable));
     /// assert_eq!(before.get(table, b"key")?.as_deref(), Some(&b"value"[..]));
     /// # Ok::<(), Box<dyn std::error::Error>>(())
     /// ```
@@ -120,23 +121,24 @@ impl Database {
     /// # Errors
     ///
     /// `NoTable` when there is no such table; `LockTimeout`; `WearBudget`; the device is read-only or failed.
-    pub fn drop_table(&self, name: &str) -> Result<(), EngineError> {
-        self.inner.drop_table(name)
+    pub fn drop_table(&self, name: &str) -> Result<(), TableError> {
+        self.inner.drop_table(name).map_err(TableError::of)
     }
 
     /// Runs `change` in one transaction, which is durable afterwards; a deadlock begins it again.
     pub(crate) fn change_tables<T>(
         &self,
-        change: impl Fn(&mut Transaction) -> Result<T, EngineError>,
-    ) -> Result<T, EngineError> {
+        change: impl Fn(&mut Transaction) -> Result<T, Error>,
+    ) -> Result<T, TableError> {
         loop {
             let mut transaction = self.begin();
             let changed = change(&mut transaction).and_then(|value| {
-                transaction.commit_with(Durability::Immediate).map(|_commit| value)
+                transaction.commit_with(Durability::Immediate)?;
+                Ok(value)
             });
             match changed {
-                Err(EngineError::Deadlock) => {}
-                other => return other,
+                Err(Error::Deadlock) => {}
+                other => return other.map_err(TableError::of),
             }
         }
     }

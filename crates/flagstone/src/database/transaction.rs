@@ -4,11 +4,12 @@ use std::fmt;
 use std::ops::RangeBounds;
 
 use flagstone_engine::blocking;
-use flagstone_engine::{Durability, EngineError, Savepoint, ScanRange, Table};
+use flagstone_engine::{Durability, Savepoint, ScanRange, Table};
 use flagstone_nand::AnyNand;
 use flagstone_space::{Bill, Lsn};
 
 use super::rows::{KeyValue, Range};
+use crate::{CommitError, ReadError, TableError, WriteError};
 
 /// A commit that returned.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -48,17 +49,17 @@ impl Commit {
 /// A serializable read-write transaction; dropping it aborts.
 ///
 /// An operation may wait for other transactions, as long as [`crate::Options::lock_timeout`] lets it. When
-/// [`EngineError::Deadlock`] or [`EngineError::LockTimeout`] comes back the transaction is gone: begin it
-/// again.
+/// [`WriteError::Deadlock`] or [`WriteError::LockTimeout`] comes back, or the same of [`ReadError`], the
+/// transaction is gone: begin it again ([`Error::is_retryable`](crate::Error::is_retryable)).
 ///
 /// ```
 /// # let directory = tempfile::tempdir()?;
 /// # let path = directory.path().join("db");
 /// # let db = flagstone::Database::create(&path, &flagstone::Options::default())?;
-/// use flagstone::{Durability, EngineError};
+/// use flagstone::{Durability, Error};
 ///
 /// let accounts = db.table("accounts")?;
-/// let pay = |amount: u64| -> Result<(), EngineError> {
+/// let pay = |amount: u64| -> Result<(), Error> {
 ///     let mut txn = db.begin();
 ///     let old = txn.get(accounts, b"ada")?.unwrap_or_default();
 ///     let old = String::from_utf8_lossy(&old).parse().unwrap_or(0);
@@ -66,8 +67,8 @@ impl Commit {
 ///     txn.commit_with(Durability::Group)?; // durable, and shares its flush with others
 ///     Ok(())
 /// };
-/// while let Err(EngineError::Deadlock) = pay(5) {}
-/// while let Err(EngineError::Deadlock) = pay(7) {}
+/// while pay(5).is_err_and(|error| error.is_retryable()) {}
+/// pay(7)?;
 ///
 /// let mut txn = db.begin();
 /// txn.patch(accounts, b"ada", 1, b"3")?; // one byte of the value
@@ -79,6 +80,8 @@ impl Commit {
 /// ```
 pub struct Transaction {
     inner: blocking::Transaction<AnyNand>,
+    /// Error of a change that stopped half way: the transaction cannot be committed.
+    doom: Option<WriteError>,
 }
 
 impl fmt::Debug for Transaction {
@@ -89,12 +92,12 @@ impl fmt::Debug for Transaction {
 
 impl Transaction {
     pub(super) const fn new(inner: blocking::Transaction<AnyNand>) -> Self {
-        Self { inner }
+        Self { inner, doom: None }
     }
 
     /// Makes a commit fail with `error`, since a change in several parts stopped half way.
-    pub(crate) fn doom(&mut self, error: &EngineError) {
-        self.inner.doom(error);
+    pub(crate) fn doom(&mut self, error: &WriteError) {
+        self.doom.get_or_insert_with(|| error.clone());
     }
 
     /// Work on the flash in this transaction's calls so far: see [`Commit::bill`].
@@ -104,17 +107,17 @@ impl Transaction {
     }
 
     /// Creates the table `name`, whatever its name is.
-    pub(crate) fn create_table(&mut self, name: &str) -> Result<Table, EngineError> {
-        self.inner.create_table(name)
+    pub(crate) fn create_table(&mut self, name: &str) -> Result<Table, TableError> {
+        self.inner.create_table(name).map_err(TableError::of)
     }
 
     /// The value of `key`.
     ///
     /// # Errors
     ///
-    /// See [`EngineError`].
-    pub fn get(&self, table: Table, key: &[u8]) -> Result<Option<Vec<u8>>, EngineError> {
-        self.inner.get(table, key)
+    /// See [`ReadError`].
+    pub fn get(&self, table: Table, key: &[u8]) -> Result<Option<Vec<u8>>, ReadError> {
+        self.inner.get(table, key).map_err(ReadError::of)
     }
 
     /// Whether `key` has a value. A value that has pages of its own is not loaded.
@@ -133,18 +136,18 @@ impl Transaction {
     ///
     /// # Errors
     ///
-    /// See [`EngineError`].
-    pub fn contains_key(&self, table: Table, key: &[u8]) -> Result<bool, EngineError> {
-        self.inner.contains_key(table, key)
+    /// See [`ReadError`].
+    pub fn contains_key(&self, table: Table, key: &[u8]) -> Result<bool, ReadError> {
+        self.inner.contains_key(table, key).map_err(ReadError::of)
     }
 
     /// Locks `key` before it is read for a change: read-modify-write without deadlocks.
     ///
     /// # Errors
     ///
-    /// See [`EngineError`].
-    pub fn lock_key(&self, table: Table, key: &[u8]) -> Result<(), EngineError> {
-        self.inner.lock_key(table, key)
+    /// See [`WriteError`].
+    pub fn lock_key(&self, table: Table, key: &[u8]) -> Result<(), WriteError> {
+        self.inner.lock_key(table, key).map_err(WriteError::of)
     }
 
     /// `size` bytes of the value at `offset`, fewer when the value is shorter; reads no page when pending
@@ -152,48 +155,48 @@ impl Transaction {
     ///
     /// # Errors
     ///
-    /// See [`EngineError`].
+    /// See [`ReadError`].
     pub fn get_part(
         &self,
         table: Table,
         key: &[u8],
         offset: usize,
         size: usize,
-    ) -> Result<Option<Vec<u8>>, EngineError> {
-        self.inner.get_part(table, key, offset, size)
+    ) -> Result<Option<Vec<u8>>, ReadError> {
+        self.inner.get_part(table, key, offset, size).map_err(ReadError::of)
     }
 
     /// Sets the value of `key`.
     ///
     /// # Errors
     ///
-    /// See [`EngineError`].
-    pub fn put(&mut self, table: Table, key: &[u8], value: &[u8]) -> Result<(), EngineError> {
-        self.inner.put(table, key, value)
+    /// See [`WriteError`].
+    pub fn put(&mut self, table: Table, key: &[u8], value: &[u8]) -> Result<(), WriteError> {
+        self.inner.put(table, key, value).map_err(WriteError::of)
     }
 
     /// Changes `bytes` at `offset` of the value of `key`; only these bytes are logged and kept.
     ///
     /// # Errors
     ///
-    /// `PatchOutOfRange` when the key is absent or the value too short.
+    /// `PatchOutOfRange` when the key is absent or the value too short; see [`WriteError`].
     pub fn patch(
         &mut self,
         table: Table,
         key: &[u8],
         offset: usize,
         bytes: &[u8],
-    ) -> Result<(), EngineError> {
-        self.inner.patch(table, key, offset, bytes)
+    ) -> Result<(), WriteError> {
+        self.inner.patch(table, key, offset, bytes).map_err(WriteError::of)
     }
 
     /// Deletes `key`, whether it exists or not.
     ///
     /// # Errors
     ///
-    /// See [`EngineError`].
-    pub fn delete(&mut self, table: Table, key: &[u8]) -> Result<(), EngineError> {
-        self.inner.delete(table, key)
+    /// See [`WriteError`].
+    pub fn delete(&mut self, table: Table, key: &[u8]) -> Result<(), WriteError> {
+        self.inner.delete(table, key).map_err(WriteError::of)
     }
 
     /// Rows of a range in ascending order; [`Range::rev`] turns it around. From the first row on, the rest of
@@ -209,7 +212,7 @@ impl Transaction {
     /// for name in ["apple", "apricot", "banana", "cherry"] {
     ///     txn.put(fruit, name.as_bytes(), b"")?;
     /// }
-    /// let keys = |rows: flagstone::Range<'_>| -> Result<Vec<_>, flagstone::EngineError> {
+    /// let keys = |rows: flagstone::Range<'_>| -> Result<Vec<_>, flagstone::ReadError> {
     ///     rows.map(|row| Ok(String::from_utf8_lossy(&row?.0).into_owned())).collect()
     /// };
     /// assert_eq!(keys(txn.range(fruit, &b"b"[..]..))?, ["banana", "cherry"]);
@@ -239,27 +242,27 @@ impl Transaction {
     ///
     /// # Errors
     ///
-    /// See [`EngineError`].
-    pub fn first(&self, table: Table) -> Result<Option<KeyValue>, EngineError> {
-        self.inner.first(table)
+    /// See [`ReadError`].
+    pub fn first(&self, table: Table) -> Result<Option<KeyValue>, ReadError> {
+        self.inner.first(table).map_err(ReadError::of)
     }
 
     /// The last row. Locks the whole table, as [`Transaction::first`] does.
     ///
     /// # Errors
     ///
-    /// See [`EngineError`].
-    pub fn last(&self, table: Table) -> Result<Option<KeyValue>, EngineError> {
-        self.inner.last(table)
+    /// See [`ReadError`].
+    pub fn last(&self, table: Table) -> Result<Option<KeyValue>, ReadError> {
+        self.inner.last(table).map_err(ReadError::of)
     }
 
     /// How many rows the table has, counted under a lock on all of it.
     ///
     /// # Errors
     ///
-    /// See [`EngineError`].
-    pub fn len(&self, table: Table) -> Result<u64, EngineError> {
-        self.inner.len(table)
+    /// See [`ReadError`].
+    pub fn len(&self, table: Table) -> Result<u64, ReadError> {
+        self.inner.len(table).map_err(ReadError::of)
     }
 
     /// How many rows the table has, roughly, at once.
@@ -287,9 +290,9 @@ impl Transaction {
     ///
     /// # Errors
     ///
-    /// The transaction was aborted to end a deadlock.
-    pub fn savepoint(&mut self) -> Result<Savepoint, EngineError> {
-        self.inner.savepoint()
+    /// The transaction was aborted, by the error `Deadlock` or `LockTimeout` of an operation or by this one.
+    pub fn savepoint(&mut self) -> Result<Savepoint, WriteError> {
+        self.inner.savepoint().map_err(WriteError::of)
     }
 
     /// Forgets the changes made since `savepoint`.
@@ -297,17 +300,19 @@ impl Transaction {
     /// # Errors
     ///
     /// `NoSavepoint` when the savepoint is not one of this transaction's.
-    pub fn rollback_to(&mut self, savepoint: Savepoint) -> Result<(), EngineError> {
-        self.inner.rollback_to(savepoint)
+    pub fn rollback_to(&mut self, savepoint: Savepoint) -> Result<(), WriteError> {
+        self.inner.rollback_to(savepoint).map_err(WriteError::of)
     }
 
     /// Commits with the durability of the database's options.
     ///
     /// # Errors
     ///
-    /// `Full`, `TooLarge`: nothing is committed. `OutcomeUnknown`: the device failed while it was written.
-    pub fn commit(self) -> Result<Commit, EngineError> {
-        Ok(Commit::of(self.inner.commit()?))
+    /// `Full`, `TooLarge`: nothing is committed. `OutcomeUnknown`: the device failed while it was written. See
+    /// [`CommitError`].
+    pub fn commit(self) -> Result<Commit, CommitError> {
+        let durability = self.inner.durability();
+        self.commit_with(durability)
     }
 
     /// Commits; with anything but `Deferred`, durable when it returns.
@@ -315,8 +320,11 @@ impl Transaction {
     /// # Errors
     ///
     /// As [`Transaction::commit`].
-    pub fn commit_with(self, durability: Durability) -> Result<Commit, EngineError> {
-        Ok(Commit::of(self.inner.commit_with(durability)?))
+    pub fn commit_with(self, durability: Durability) -> Result<Commit, CommitError> {
+        match self.doom {
+            Some(error) => Err(CommitError::of(error)),
+            None => self.inner.commit_with(durability).map(Commit::of).map_err(CommitError::of),
+        }
     }
 
     /// Aborts: nothing of the transaction remains.

@@ -1,10 +1,13 @@
 //! The new database: rows go in by many transactions.
 
 use flagstone_engine::salvage::{Salvaged, Scanned};
-use flagstone_engine::{Durability, EngineError, Table, successor};
+use flagstone_engine::{Durability, Table, successor};
 use flagstone_nand::Nand;
 
-use super::{KeySpan, MissingCause, SalvageError, SalvageReport, SalvagedTable, source_lost};
+use super::{
+    KeySpan, MissingCause, SalvageError, SalvageReport, SalvagedTable, of_target, source_lost,
+};
+use crate::WriteError;
 use crate::database::{Database, ROW_OVERHEAD, Transaction};
 
 /// Rows between two calls of a watcher.
@@ -35,7 +38,7 @@ impl<'a, W: FnMut(u64)> Writer<'a, W> {
         report: &mut SalvageReport,
     ) -> Result<(), SalvageError> {
         self.commit()?;
-        let table = self.database.copied_table(name).map_err(SalvageError::Engine)?;
+        let table = self.database.copied_table(name).map_err(of_target)?;
         let known = report.tables.iter().position(|table| table.name == name);
         let index = known.unwrap_or(report.tables.len());
         if known.is_none() {
@@ -81,7 +84,7 @@ impl<'a, W: FnMut(u64)> Writer<'a, W> {
         let Some(told) = report.tables.get_mut(index) else { return Ok(()) };
         let transaction = self.transaction.get_or_insert_with(|| self.database.begin());
         match transaction.put(table, key, value) {
-            Err(EngineError::KeyTooLong { .. } | EngineError::ValueTooLong { .. }) => {
+            Err(WriteError::KeyTooLong { .. } | WriteError::ValueTooLong { .. }) => {
                 report.missing.push(KeySpan {
                     table: told.name.clone(),
                     low: key.to_vec(),
@@ -90,7 +93,7 @@ impl<'a, W: FnMut(u64)> Writer<'a, W> {
                 });
                 return Ok(());
             }
-            stored => stored.map_err(SalvageError::Engine)?,
+            stored => stored.map_err(of_target)?,
         }
         self.waiting += key.len() + value.len() + ROW_OVERHEAD;
         told.rows += 1;
@@ -110,12 +113,12 @@ impl<'a, W: FnMut(u64)> Writer<'a, W> {
         self.waiting = 0;
         let Some(transaction) = self.transaction.take() else { return Ok(()) };
         let committed = transaction.commit_with(Durability::Deferred);
-        committed.map(drop).map_err(SalvageError::Engine)
+        committed.map(drop).map_err(of_target)
     }
 
     /// Makes everything durable.
     pub(super) fn finish(mut self) -> Result<(), SalvageError> {
         self.commit()?;
-        self.database.flush().map_err(SalvageError::Engine)
+        self.database.flush().map_err(of_target)
     }
 }

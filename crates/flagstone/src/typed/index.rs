@@ -16,7 +16,7 @@ use std::ops::{Bound, RangeBounds};
 use std::sync::Arc;
 
 use flagstone_engine::blocking::{index_head, require_plain};
-use flagstone_engine::{EngineError, IndexFault, ScanRange, Table, successor};
+use flagstone_engine::{IndexFault, ScanRange, Table, successor};
 
 use super::DecodeError;
 use super::key::{EncodeKey, Finds, Key};
@@ -24,6 +24,7 @@ use super::multi::{MultiTable, Values};
 use super::table::{Reads, TypedRange, TypedTable, value_of};
 use super::value::Value;
 use crate::database::{Database, Transaction};
+use crate::{Error, ReadError, TableError, WriteError};
 
 /// Whether several rows may have the same index key.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -155,6 +156,7 @@ impl<K, V> fmt::Debug for IndexedTable<K, V> {
 
 /// Result of a check of the indexes of a table.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[non_exhaustive]
 pub struct IndexReport {
     /// Rows of the table.
     pub rows: u64,
@@ -186,7 +188,7 @@ impl Database {
     /// # let directory = tempfile::tempdir()?;
     /// # let path = directory.path().join("db");
     /// # let db = flagstone::Database::create(&path, &flagstone::Options::default())?;
-    /// use flagstone::{EngineError, Index, IndexFault, Value};
+    /// use flagstone::{Index, IndexFault, Value, WriteError};
     ///
     /// #[derive(Debug, Value)]
     /// struct User {
@@ -209,7 +211,7 @@ impl Database {
     /// users.update(&mut txn, &2, |user| user.city = None)?;
     /// assert_eq!(users.find(&txn, &CITY, "Paris")?.count(), 1);
     /// let taken = users.put(&mut txn, &4, &User { mail: "ada@x".into(), city: None });
-    /// assert!(matches!(taken, Err(EngineError::Index { fault: IndexFault::Duplicate, .. })));
+    /// assert!(matches!(taken, Err(WriteError::Index { fault: IndexFault::Duplicate, .. })));
     /// txn.commit()?;
     /// # Ok::<(), Box<dyn std::error::Error>>(())
     /// ```
@@ -223,14 +225,14 @@ impl Database {
         &self,
         name: &str,
         indexes: &[&'static dyn AnyIndex<K, V>],
-    ) -> Result<IndexedTable<K, V>, EngineError> {
+    ) -> Result<IndexedTable<K, V>, TableError> {
         let rows = self.typed::<K, V>(name)?;
         let head = index_head(name);
         for table in self.tables()? {
             if let Some(found) = table.strip_prefix(&head)
                 && !indexes.iter().any(|index| index.name() == found)
             {
-                return Err(fault(found, IndexFault::Undeclared));
+                return Err(TableError::of(fault(found, IndexFault::Undeclared)));
             }
         }
         let mut kept = Vec::with_capacity(indexes.len());
@@ -240,7 +242,7 @@ impl Database {
             match self.existing_table(&name)? {
                 Some(table) => kept.push(Kept { index: *index, table }),
                 None => {
-                    require_plain(index.name())?;
+                    require_plain(index.name()).map_err(TableError::of)?;
                     missing.push((*index, name));
                 }
             }
@@ -256,21 +258,21 @@ impl Database {
         &self,
         rows: TypedTable<K, V>,
         missing: &[(&'static dyn AnyIndex<K, V>, String)],
-    ) -> Result<Arc<[Kept<K, V>]>, EngineError> {
+    ) -> Result<Arc<[Kept<K, V>]>, TableError> {
         self.change_tables(|transaction| {
             let made = missing.iter().map(|(index, name)| {
                 let table = transaction.create_table(name)?;
                 Ok(Kept { index: *index, table })
             });
-            let indexed = IndexedTable { rows, indexes: made.collect::<Result<_, EngineError>>()? };
+            let indexed = IndexedTable { rows, indexes: made.collect::<Result<_, Error>>()? };
             indexed.repair(transaction)?;
             Ok(indexed.indexes)
         })
     }
 }
 
-fn fault(index: &str, fault: IndexFault) -> EngineError {
-    EngineError::Index { index: index.to_owned(), fault }
+fn fault(index: &str, fault: IndexFault) -> ReadError {
+    ReadError::Index { index: index.to_owned(), fault }
 }
 
 impl<K: Key, V: Value> IndexedTable<K, V> {
@@ -284,12 +286,12 @@ impl<K: Key, V: Value> IndexedTable<K, V> {
     ///
     /// # Errors
     ///
-    /// See [`EngineError`].
+    /// See [`ReadError`].
     pub fn get(
         &self,
         reads: &impl Reads,
         key: &(impl Finds<K> + ?Sized),
-    ) -> Result<Option<V>, EngineError> {
+    ) -> Result<Option<V>, ReadError> {
         self.rows.get(reads, key)
     }
 
@@ -297,12 +299,12 @@ impl<K: Key, V: Value> IndexedTable<K, V> {
     ///
     /// # Errors
     ///
-    /// See [`EngineError`].
+    /// See [`ReadError`].
     pub fn contains_key(
         &self,
         reads: &impl Reads,
         key: &(impl Finds<K> + ?Sized),
-    ) -> Result<bool, EngineError> {
+    ) -> Result<bool, ReadError> {
         self.rows.contains_key(reads, key)
     }
 
@@ -322,12 +324,7 @@ impl<K: Key, V: Value> IndexedTable<K, V> {
     /// `Index` with `Duplicate`, or with `Stale` where a unique index has an entry in the way that belongs to
     /// no row: nothing is changed. After any other error the transaction may have changed a part, and cannot
     /// be committed (N1).
-    pub fn put(
-        &self,
-        transaction: &mut Transaction,
-        key: &K,
-        value: &V,
-    ) -> Result<(), EngineError> {
+    pub fn put(&self, transaction: &mut Transaction, key: &K, value: &V) -> Result<(), WriteError> {
         self.change(transaction, key, |_| {
             Some(Change::Put(value.to_row(), self.entries(key, value)))
         })
@@ -339,7 +336,7 @@ impl<K: Key, V: Value> IndexedTable<K, V> {
     /// # Errors
     ///
     /// As [`IndexedTable::put`].
-    pub fn delete(&self, transaction: &mut Transaction, key: &K) -> Result<bool, EngineError> {
+    pub fn delete(&self, transaction: &mut Transaction, key: &K) -> Result<bool, WriteError> {
         self.change(transaction, key, |old| old.map(|_| Change::Delete))
     }
 
@@ -354,7 +351,7 @@ impl<K: Key, V: Value> IndexedTable<K, V> {
         transaction: &mut Transaction,
         key: &K,
         change: impl FnOnce(&mut V),
-    ) -> Result<bool, EngineError> {
+    ) -> Result<bool, WriteError> {
         self.change(transaction, key, |old| {
             let mut value = old?;
             change(&mut value);
@@ -379,12 +376,13 @@ impl<K: Key, V: Value> IndexedTable<K, V> {
         transaction: &mut Transaction,
         key: &K,
         decide: impl FnOnce(Option<V>) -> Option<Change>,
-    ) -> Result<bool, EngineError> {
+    ) -> Result<bool, WriteError> {
         let row_key = key.to_key();
         transaction.lock_key(self.rows.table(), &row_key)?;
-        let old = transaction.get(self.rows.table(), &row_key)?;
+        let old = transaction.get(self.rows.table(), &row_key).map_err(WriteError::of)?;
         let was_there = old.is_some();
-        let old: Option<V> = old.as_deref().map(value_of).transpose()?;
+        let old = old.as_deref().map(value_of).transpose();
+        let old: Option<V> = old.map_err(WriteError::of)?;
         let none = || vec![Vec::new(); self.indexes.len()];
         let before = old.as_ref().map_or_else(none, |old| self.entries(key, old));
         let Some(change) = decide(old) else { return Ok(was_there) };
@@ -427,29 +425,27 @@ impl<K: Key, V: Value> IndexedTable<K, V> {
         transaction: &Transaction,
         kept: &Kept<K, V>,
         entries: impl Iterator<Item = &'e IndexEntry>,
-    ) -> Result<(), EngineError> {
+    ) -> Result<(), WriteError> {
         if !kept.index.is_unique() {
             return Ok(());
         }
         for (head, entry) in entries {
             for other in transaction.prefix(kept.table, head) {
-                let (other, _) = other?;
+                let (other, _) = other.map_err(WriteError::of)?;
                 if other == *entry {
                     continue;
                 }
-                return Err(fault(
-                    kept.index.name(),
-                    match self.belongs(transaction, kept, &other)? {
-                        true => IndexFault::Duplicate,
-                        false => IndexFault::Stale,
-                    },
-                ));
+                let found = match self.belongs(transaction, kept, &other)? {
+                    true => IndexFault::Duplicate,
+                    false => IndexFault::Stale,
+                };
+                return Err(WriteError::of(fault(kept.index.name(), found)));
             }
         }
         Ok(())
     }
 
-    fn kept<I: Key>(&self, index: &Index<K, V, I>) -> Result<&Kept<K, V>, EngineError> {
+    fn kept<I: Key>(&self, index: &Index<K, V, I>) -> Result<&Kept<K, V>, ReadError> {
         let found = self.indexes.iter().find(|kept| kept.index.name() == index.name);
         found.ok_or_else(|| fault(index.name, IndexFault::Unknown))
     }
@@ -464,7 +460,7 @@ impl<K: Key, V: Value> IndexedTable<K, V> {
         reads: &'a R,
         index: &Index<K, V, I>,
         found_by: &(impl Finds<I> + ?Sized),
-    ) -> Result<Values<'a, K>, EngineError> {
+    ) -> Result<Values<'a, K>, ReadError> {
         let table = self.kept(index)?.table;
         Ok(MultiTable::<I, K>::over(table).values(reads, found_by))
     }
@@ -479,7 +475,7 @@ impl<K: Key, V: Value> IndexedTable<K, V> {
         reads: &'a R,
         index: &Index<K, V, I>,
         found_by: &(impl Finds<I> + ?Sized),
-    ) -> Result<FoundRows<'a, K, V, R>, EngineError> {
+    ) -> Result<FoundRows<'a, K, V, R>, ReadError> {
         let keys = self.find_keys(reads, index, found_by)?;
         Ok(FoundRows { keys, rows: self.rows, index: index.name, reads })
     }
@@ -494,7 +490,7 @@ impl<K: Key, V: Value> IndexedTable<K, V> {
         reads: &'a R,
         index: &Index<K, V, I>,
         bounds: impl RangeBounds<I>,
-    ) -> Result<Found<'a, I, K>, EngineError> {
+    ) -> Result<Found<'a, I, K>, ReadError> {
         let table = self.kept(index)?.table;
         // An entry goes on behind its index key: a bound stands before or behind all entries of this key.
         let (mut low, mut high) = (Vec::new(), None);
@@ -519,8 +515,8 @@ impl<K: Key, V: Value> IndexedTable<K, V> {
     ///
     /// # Errors
     ///
-    /// See [`EngineError`]; entries that do not fit are part of the report.
-    pub fn check_indexes(&self, reads: &impl Reads) -> Result<IndexReport, EngineError> {
+    /// See [`ReadError`]; entries that do not fit are part of the report.
+    pub fn check_indexes(&self, reads: &impl Reads) -> Result<IndexReport, ReadError> {
         let mut report = IndexReport::default();
         for row in self.rows.range(reads, ..) {
             let (key, value) = row?;
@@ -546,9 +542,9 @@ impl<K: Key, V: Value> IndexedTable<K, V> {
     ///
     /// # Errors
     ///
-    /// `Index` with `Duplicate` when rows contradict a unique index; see [`EngineError`]. After an error
+    /// `Index` with `Duplicate` when rows contradict a unique index; see [`WriteError`]. After an error
     /// the transaction cannot be committed.
-    pub fn repair(&self, transaction: &mut Transaction) -> Result<IndexReport, EngineError> {
+    pub fn repair(&self, transaction: &mut Transaction) -> Result<IndexReport, WriteError> {
         let report = self.repair_all(transaction);
         if let Err(error) = &report {
             transaction.doom(error);
@@ -556,7 +552,7 @@ impl<K: Key, V: Value> IndexedTable<K, V> {
         report
     }
 
-    fn repair_all(&self, transaction: &mut Transaction) -> Result<IndexReport, EngineError> {
+    fn repair_all(&self, transaction: &mut Transaction) -> Result<IndexReport, WriteError> {
         let mut report = IndexReport::default();
         for kept in &*self.indexes {
             report.extra += self.remove_extra(transaction, kept)?;
@@ -564,7 +560,7 @@ impl<K: Key, V: Value> IndexedTable<K, V> {
         let mut from = ScanRange::prefix(&[]);
         loop {
             let batch = self.rows.over_range(transaction, from.clone()).take(REPAIR_ROWS);
-            let batch: Vec<(K, V)> = batch.collect::<Result<_, _>>()?;
+            let batch = batch.collect::<Result<Vec<(K, V)>, _>>().map_err(WriteError::of)?;
             let Some((last, _)) = batch.last() else { return Ok(report) };
             from.low = successor(&last.to_key());
             for (key, value) in &batch {
@@ -572,7 +568,8 @@ impl<K: Key, V: Value> IndexedTable<K, V> {
                 for (kept, entries) in self.indexes.iter().zip(self.entries(key, value)) {
                     for entry in entries {
                         report.entries += 1;
-                        if !transaction.contains_key(kept.table, &entry.1)? {
+                        let found = transaction.contains_key(kept.table, &entry.1);
+                        if !found.map_err(WriteError::of)? {
                             self.require_unique(transaction, kept, std::iter::once(&entry))?;
                             transaction.put(kept.table, &entry.1, &[])?;
                             report.missing += 1;
@@ -588,12 +585,12 @@ impl<K: Key, V: Value> IndexedTable<K, V> {
         &self,
         transaction: &mut Transaction,
         kept: &Kept<K, V>,
-    ) -> Result<u64, EngineError> {
+    ) -> Result<u64, WriteError> {
         let mut count = 0;
         let mut from = ScanRange::prefix(&[]);
         loop {
             let batch = transaction.rows(kept.table, from.clone()).take(REPAIR_ROWS);
-            let batch: Vec<(Vec<u8>, Vec<u8>)> = batch.collect::<Result<_, _>>()?;
+            let batch = batch.collect::<Result<Vec<_>, _>>().map_err(WriteError::of)?;
             let Some((last, _)) = batch.last() else { return Ok(count) };
             from.low = successor(last);
             for (entry, _) in batch {
@@ -611,9 +608,10 @@ impl<K: Key, V: Value> IndexedTable<K, V> {
         transaction: &Transaction,
         kept: &Kept<K, V>,
         entry: &[u8],
-    ) -> Result<bool, EngineError> {
+    ) -> Result<bool, WriteError> {
         let Ok(key) = kept.index.row_key(entry) else { return Ok(false) };
-        let Some(value) = self.rows.get(transaction, &key)? else { return Ok(false) };
+        let found = self.rows.get(transaction, &key).map_err(WriteError::of)?;
+        let Some(value) = found else { return Ok(false) };
         let entries = kept.index.entries(&key, &value);
         Ok(entries.iter().any(|(_, known)| known == entry))
     }
@@ -661,7 +659,7 @@ impl<K, V, R: Reads> FoundRows<'_, K, V, R> {
 }
 
 impl<K: Key, V: Value, R: Reads> Iterator for FoundRows<'_, K, V, R> {
-    type Item = Result<(K, V), EngineError>;
+    type Item = Result<(K, V), ReadError>;
 
     fn next(&mut self) -> Option<Self::Item> {
         let row = |key: K| {
@@ -694,7 +692,7 @@ impl<I, K> Found<'_, I, K> {
 }
 
 impl<I: Key, K: Key> Iterator for Found<'_, I, K> {
-    type Item = Result<(I, K), EngineError>;
+    type Item = Result<(I, K), ReadError>;
 
     fn next(&mut self) -> Option<Self::Item> {
         self.entries.next().map(|entry| entry.map(|(entry, ())| entry))

@@ -7,11 +7,12 @@
 use std::fmt;
 use std::marker::PhantomData;
 
-use flagstone_engine::{EngineError, ScanRange, Table};
+use flagstone_engine::{ScanRange, Table};
 
 use super::key::{EncodeKey, Finds, Key};
 use super::table::{Reads, TypedRange, TypedTable, key_of};
 use crate::database::{Database, Range, Transaction};
+use crate::{ReadError, TableError, WriteError};
 
 /// A table in which a key has a set of values, in order: cheap to copy, valid while the database is open.
 ///
@@ -57,7 +58,7 @@ impl Database {
     /// # Errors
     ///
     /// As [`Database::table`].
-    pub fn multi<K: Key, V: Key>(&self, name: &str) -> Result<MultiTable<K, V>, EngineError> {
+    pub fn multi<K: Key, V: Key>(&self, name: &str) -> Result<MultiTable<K, V>, TableError> {
         Ok(MultiTable::over(self.table(name)?))
     }
 }
@@ -92,13 +93,13 @@ impl<K: Key, V: Key> MultiTable<K, V> {
     ///
     /// # Errors
     ///
-    /// See [`EngineError`]. Key and value together are at most as long as a key.
+    /// See [`WriteError`]. Key and value together are at most as long as a key.
     pub fn insert(
         &self,
         transaction: &mut Transaction,
         key: &(impl Finds<K> + ?Sized),
         value: &V,
-    ) -> Result<(), EngineError> {
+    ) -> Result<(), WriteError> {
         transaction.put(self.table(), &row(key, value), &[])
     }
 
@@ -106,13 +107,13 @@ impl<K: Key, V: Key> MultiTable<K, V> {
     ///
     /// # Errors
     ///
-    /// See [`EngineError`].
+    /// See [`WriteError`].
     pub fn remove(
         &self,
         transaction: &mut Transaction,
         key: &(impl Finds<K> + ?Sized),
         value: &V,
-    ) -> Result<(), EngineError> {
+    ) -> Result<(), WriteError> {
         transaction.delete(self.table(), &row(key, value))
     }
 
@@ -120,12 +121,12 @@ impl<K: Key, V: Key> MultiTable<K, V> {
     ///
     /// # Errors
     ///
-    /// See [`EngineError`].
+    /// See [`WriteError`].
     pub fn remove_all(
         &self,
         transaction: &mut Transaction,
         key: &(impl Finds<K> + ?Sized),
-    ) -> Result<u64, EngineError> {
+    ) -> Result<u64, WriteError> {
         transaction.retain_in(self.table(), ScanRange::prefix(&head(key)), |_, _| false)
     }
 
@@ -133,13 +134,13 @@ impl<K: Key, V: Key> MultiTable<K, V> {
     ///
     /// # Errors
     ///
-    /// See [`EngineError`].
+    /// See [`ReadError`].
     pub fn contains(
         &self,
         reads: &impl Reads,
         key: &(impl Finds<K> + ?Sized),
         value: &V,
-    ) -> Result<bool, EngineError> {
+    ) -> Result<bool, ReadError> {
         reads.has_row(self.table(), &row(key, value))
     }
 
@@ -147,12 +148,12 @@ impl<K: Key, V: Key> MultiTable<K, V> {
     ///
     /// # Errors
     ///
-    /// See [`EngineError`].
+    /// See [`ReadError`].
     pub fn contains_key(
         &self,
         reads: &impl Reads,
         key: &(impl Finds<K> + ?Sized),
-    ) -> Result<bool, EngineError> {
+    ) -> Result<bool, ReadError> {
         reads
             .rows_of(self.table(), ScanRange::prefix(&head(key)))
             .next_row()
@@ -175,12 +176,12 @@ impl<K: Key, V: Key> MultiTable<K, V> {
     ///
     /// # Errors
     ///
-    /// See [`EngineError`].
+    /// See [`ReadError`].
     pub fn count(
         &self,
         reads: &impl Reads,
         key: &(impl Finds<K> + ?Sized),
-    ) -> Result<u64, EngineError> {
+    ) -> Result<u64, ReadError> {
         reads.rows_of(self.table(), ScanRange::prefix(&head(key))).count_rows()
     }
 
@@ -213,7 +214,7 @@ impl<V> Values<'_, V> {
 }
 
 impl<V: Key> Iterator for Values<'_, V> {
-    type Item = Result<V, EngineError>;
+    type Item = Result<V, ReadError>;
 
     fn next(&mut self) -> Option<Self::Item> {
         let value = |key: Vec<u8>| key_of(key.get(self.head..).unwrap_or_default());
@@ -234,7 +235,7 @@ impl<K, V> fmt::Debug for Pairs<'_, K, V> {
 }
 
 impl<K: Key, V: Key> Iterator for Pairs<'_, K, V> {
-    type Item = Result<(K, V), EngineError>;
+    type Item = Result<(K, V), ReadError>;
 
     fn next(&mut self) -> Option<Self::Item> {
         self.rows.next().map(|row| row.map(|(pair, ())| pair))

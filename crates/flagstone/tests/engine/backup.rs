@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 
-use flagstone::{BackupError, EngineError, OpenError, Options, VerifyOnOpen, verify_backup};
+use flagstone::{BackupError, Error, OpenError, Options, VerifyOnOpen, verify_backup};
 use flagstone_nand::{Profile, SimNand};
 use proptest::prelude::*;
 
@@ -136,7 +136,7 @@ fn a_backup_that_does_not_fit_says_so() {
     fill(&database, &[("t".to_owned(), rows)].into());
     let little = created("tiny", 64);
     let error = little.restore_from(backup_of(&database).as_slice()).unwrap_err();
-    assert!(matches!(error, BackupError::Engine(EngineError::Full)), "{error}");
+    assert!(matches!(error, BackupError::Database(Error::Full)), "{error}");
     assert!(little.check().unwrap().is_sound());
 }
 

@@ -6,7 +6,7 @@
 
 use std::sync::atomic::{AtomicBool, Ordering};
 
-use flagstone::{Durability, Options, Table, verify_backup};
+use flagstone::{Durability, Error, Options, Table, verify_backup};
 use flagstone_nand::{Profile, SimNand};
 use rand::{RngExt, SeedableRng};
 use rand_pcg::Pcg64Mcg;
@@ -159,11 +159,11 @@ fn what_was_acknowledged_beside_deferred_commits_stays() {
 fn deferred_load(database: &Database<SimNand>, table: Table, rng: &mut Pcg64Mcg) {
     let first = rng.random_range(0..ACCOUNTS);
     let mut transaction = database.begin();
-    let mut change = |account: u32, by: i64| {
+    let mut change = |account: u32, by: i64| -> Result<(), Error> {
         let key = (account % ACCOUNTS).to_be_bytes();
         transaction.lock_key(table, &key)?;
         let before = transaction.get(table, &key)?.map_or(0, |before| amount(&before));
-        transaction.put(table, &key, &value(before + by))
+        Ok(transaction.put(table, &key, &value(before + by))?)
     };
     let done = (1..20).try_for_each(|step| change(first + step * 7, 1));
     if done.and_then(|()| change(first, -19)).is_ok() {

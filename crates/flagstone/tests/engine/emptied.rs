@@ -3,7 +3,7 @@
 
 use std::ops::Range;
 
-use flagstone::{EngineError, Options, Table};
+use flagstone::{Error, Options, Table};
 use flagstone_nand::{Crashable, Profile, SegmentFile, SimNand, SimStorage};
 
 use crate::on::Database;
@@ -58,10 +58,10 @@ impl Load {
             let put = (count..count + rows).try_for_each(|number| {
                 transaction.put(table, &self.key(number), &vec![number as u8; self.value_size])
             });
-            match put.and_then(|()| transaction.commit()) {
+            match put.map_err(Error::from).and_then(|()| Ok(transaction.commit()?)) {
                 Ok(_) => count += rows,
-                Err(EngineError::Full | EngineError::TooLarge) if rows == 1 => return count,
-                Err(EngineError::Full | EngineError::TooLarge) => rows = (rows / 4).max(1),
+                Err(Error::Full | Error::TooLarge) if rows == 1 => return count,
+                Err(Error::Full | Error::TooLarge) => rows = (rows / 4).max(1),
                 Err(error) => panic!("{self:?}: {error} at row {count}"),
             }
         }
@@ -74,7 +74,7 @@ impl Load {
         table: Table,
         way: Way,
         mut rows: Range<u64>,
-    ) -> Result<(), EngineError> {
+    ) -> Result<(), Error> {
         let mut transaction = database.begin();
         match way {
             Way::Delete => {
@@ -86,10 +86,10 @@ impl Load {
             Way::Retain => drop(transaction.retain(table, .., |_, _| false)?),
             Way::DropTable => {
                 drop(transaction);
-                return database.drop_table("t");
+                return Ok(database.drop_table("t")?);
             }
         }
-        transaction.commit().map(drop)
+        Ok(transaction.commit().map(drop)?)
     }
 
     /// Changes rows in transactions as large as they are taken. A transaction that deletes never gets the
@@ -100,8 +100,8 @@ impl Load {
             let part = from..(from + size).min(rows.end);
             match self.change(database, table, way, part.clone()) {
                 Ok(()) => from = part.end,
-                Err(EngineError::TooLarge) if size > 1 => size /= 2,
-                Err(EngineError::Full) if size > 1 && way == Way::Shorten => size /= 2,
+                Err(Error::TooLarge) if size > 1 => size /= 2,
+                Err(Error::Full) if size > 1 && way == Way::Shorten => size /= 2,
                 Err(error) => panic!("{self:?}, {way:?} {part:?} of {rows:?}: {error}"),
             }
         }
@@ -117,8 +117,8 @@ impl Load {
         let table = database.existing_table("t").unwrap().unwrap();
         match self.change(&database, table, way, 0..count) {
             Ok(()) => {}
-            Err(EngineError::TooLarge) if way != Way::DropTable => {}
-            Err(EngineError::Full) if way == Way::Shorten => {}
+            Err(Error::TooLarge) if way != Way::DropTable => {}
+            Err(Error::Full) if way == Way::Shorten => {}
             Err(error) => panic!("{self:?}, {way:?} all {count} rows: {error}"),
         }
         if way == Way::Shorten {

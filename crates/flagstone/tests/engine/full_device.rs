@@ -3,7 +3,7 @@
 
 use std::collections::BTreeMap;
 
-use flagstone::{Durability, EngineError, Options, Table};
+use flagstone::{Durability, Error, Options, Table};
 use flagstone_nand::{Crashable, Ending, FaultPlan, Profile, SegmentFile, SimNand, SimStorage};
 
 use crate::on::Database;
@@ -154,12 +154,13 @@ impl Life {
                 }
             }
             let is_whole = result.is_ok();
-            let ended =
-                result.and_then(|()| transaction.commit_with(self.style.durability)).map(|_| ());
+            let ended = result.map_err(Error::from);
+            let ended = ended
+                .and_then(|()| Ok(transaction.commit_with(self.style.durability).map(drop)?));
             match ended {
                 Ok(()) if self.style.durability == Durability::Deferred => self.open.push(rows),
                 Ok(()) => self.take(rows),
-                Err(EngineError::Full) => self.is_full = true,
+                Err(Error::Full) => self.is_full = true,
                 Err(_) => {
                     // The session was cut off: a transaction that has not begun to commit is not there.
                     self.open.extend(is_whole.then_some(rows));
@@ -328,12 +329,12 @@ fn deletes_empty_a_device_that_has_no_page_left() {
                 let key = number.wrapping_mul(0x9E37_79B9_7F4A_7C15) >> 20;
                 let mut transaction = database.begin();
                 let put = transaction.put(table, &key.to_be_bytes(), &value(size));
-                match put.and_then(|()| transaction.commit()) {
+                match put.map_err(Error::from).and_then(|()| Ok(transaction.commit()?)) {
                     Ok(_) => {
                         rows.insert(key, size);
                         refused = 0;
                     }
-                    Err(EngineError::Full) => refused += 1,
+                    Err(Error::Full) => refused += 1,
                     Err(error) => panic!("{memory} bytes: {error}"),
                 }
             }

@@ -2,7 +2,8 @@
 
 use std::collections::BTreeMap;
 
-use flagstone::{Durability, EngineError, FileSize, Options, Table, Wait};
+use flagstone::{Durability, Error, FileSize, Options, Table};
+use flagstone_engine::Wait;
 use flagstone_nand::{
     Crashable as _, Ending, FaultPlan, Nand as _, Profile, SegmentFile, SimNand, SimStorage,
     Storage as _,
@@ -36,10 +37,10 @@ fn mixed(seed: u64, index: u64) -> u64 {
     state ^ (state >> 32)
 }
 
-fn put(database: &Database<File>, table: Table, key: u64, value: &[u8]) -> Result<(), EngineError> {
+fn put(database: &Database<File>, table: Table, key: u64, value: &[u8]) -> Result<(), Error> {
     let mut transaction = database.begin();
     transaction.put(table, &key.to_be_bytes(), value)?;
-    transaction.commit().map(drop)
+    Ok(transaction.commit().map(drop)?)
 }
 
 fn present(database: &Database<File>) -> u32 {
@@ -121,7 +122,7 @@ fn a_host_without_room_is_a_full_device() {
     let fill = |from: u64| (from..).find(|key| put(&database, table, *key, &value).is_err());
     let count = fill(0).unwrap();
     assert!(count > 8, "{count}");
-    assert_eq!(put(&database, table, count, &value), Err(EngineError::Full));
+    assert!(matches!(put(&database, table, count, &value), Err(Error::Full)));
     require_sound(&database);
     for round in 0..20 {
         let mut transaction = database.begin();
@@ -194,11 +195,12 @@ fn rows_of_restarts_on_a_nearly_full_file_open_again() {
                     true => transaction.delete(table, &key.to_be_bytes()).map(drop),
                     false => transaction.put(table, &key.to_be_bytes(), &value).map(drop),
                 };
-                let committed = changed.and_then(|()| transaction.commit());
+                let committed = changed.map_err(Error::from);
+                let committed = committed.and_then(|()| Ok(transaction.commit()?));
                 match committed {
                     Ok(_) if is_delete => drop(rows.remove(&key)),
                     Ok(_) => drop(rows.insert(key, value)),
-                    Err(EngineError::Full) => {}
+                    Err(Error::Full) => {}
                     Err(_) => break,
                 }
             }

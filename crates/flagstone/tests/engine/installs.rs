@@ -5,7 +5,7 @@
 
 use std::collections::BTreeMap;
 
-use flagstone::{Durability, EngineError, Options};
+use flagstone::{Durability, Error, Options};
 use flagstone_nand::{Crashable, Profile, SimNand};
 use rand::{RngExt, SeedableRng};
 use rand_pcg::Pcg64Mcg;
@@ -72,9 +72,10 @@ fn faults_of(seed: u64, count: u32, begin: impl Fn(&Database<SimNand>)) -> (Vec<
         let mut transaction = database.begin();
         let put =
             rows_of(commit).iter().try_for_each(|(key, value)| transaction.put(table, key, value));
-        match put.and_then(|()| transaction.commit_with(Durability::Deferred)) {
+        let committed = put.map_err(Error::from);
+        match committed.and_then(|()| Ok(transaction.commit_with(Durability::Deferred)?)) {
             Ok(_) => {}
-            Err(EngineError::Full) => break,
+            Err(Error::Full) => break,
             Err(error) => faults.push(format!("commit {commit}: {error}")),
         }
         (0..2).for_each(|_| store(3_000, false));

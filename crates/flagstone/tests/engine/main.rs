@@ -18,6 +18,7 @@ mod handles;
 mod hooked;
 mod indexes;
 mod installs;
+mod interface;
 mod isolation;
 mod kept;
 mod lazy_split_lru;

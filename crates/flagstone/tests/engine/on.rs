@@ -32,7 +32,7 @@ impl<D> Database<D> {
         Self { database, device: PhantomData }
     }
 
-    pub(crate) fn close(self) -> Result<(), flagstone::EngineError> {
+    pub(crate) fn close(self) -> Result<(), flagstone::CommitError> {
         self.database.close()
     }
 }

@@ -3,7 +3,8 @@
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering};
 
-use flagstone::{Durability, Options, PRESETS, Replacement, Stop, Table};
+use flagstone::{Durability, Options, PRESETS, Replacement, Table};
+use flagstone_engine::Stop;
 use flagstone_nand::{Crashable as _, Ending, FaultPlan, Nand as _, NandError, Profile, SimNand};
 
 use crate::hooked::{Call, Hooked};

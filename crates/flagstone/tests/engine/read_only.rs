@@ -4,7 +4,9 @@ use std::fs;
 use std::os::unix::fs::PermissionsExt as _;
 use std::path::Path;
 
-use flagstone::{Durability, EngineError, OpenError, Options, Table};
+use flagstone::{
+    CommitError, Durability, Error, OpenError, Options, ReadError, Table, TableError, WriteError,
+};
 use flagstone_nand::{
     Crashable, EccNand, FaultPlan, ImageNand, Nand, OpenDeviceError, Profile, SegmentFile, SimNand,
     SimStorage,
@@ -19,13 +21,13 @@ fn options() -> Options {
 }
 
 /// Sets every row to `fill`, one of them to a value with pages of its own.
-fn put_all(database: &flagstone::Database, table: Table, fill: u8) -> Result<(), EngineError> {
+fn put_all(database: &flagstone::Database, table: Table, fill: u8) -> Result<(), Error> {
     let mut transaction = database.begin();
     for row in 0..ROWS {
         transaction.put(table, &row.to_be_bytes(), &[fill; 150])?;
     }
     transaction.put(table, b"large", &[fill; 9_000])?;
-    transaction.commit().map(drop)
+    Ok(transaction.commit().map(drop)?)
 }
 
 /// The value to which every row is set.
@@ -42,13 +44,13 @@ fn fill_of(database: &flagstone::Database) -> u8 {
 fn refuses_writes(database: &flagstone::Database) {
     let table = database.table("t").unwrap();
     let mut transaction = database.begin();
-    assert_eq!(transaction.put(table, b"key", b"value"), Err(EngineError::ReadOnly));
-    assert_eq!(transaction.put(table, b"key", &[0; 9_000]), Err(EngineError::ReadOnly));
-    assert_eq!(transaction.delete(table, b"large"), Err(EngineError::ReadOnly));
+    assert_eq!(transaction.put(table, b"key", b"value"), Err(WriteError::ReadOnly));
+    assert_eq!(transaction.put(table, b"key", &[0; 9_000]), Err(WriteError::ReadOnly));
+    assert_eq!(transaction.delete(table, b"large"), Err(WriteError::ReadOnly));
     assert!(transaction.contains_key(table, b"large").unwrap());
     transaction.commit().unwrap();
-    assert_eq!(database.table("new"), Err(EngineError::ReadOnly));
-    assert_eq!(database.merge(), Err(EngineError::ReadOnly));
+    assert_eq!(database.table("new"), Err(TableError::ReadOnly));
+    assert_eq!(database.merge(), Err(CommitError::ReadOnly));
     let mut backup = Vec::new();
     assert_eq!(database.backup_to(&mut backup).unwrap().rows, u64::from(ROWS) + 1);
     let report = database.check().unwrap();
@@ -249,7 +251,7 @@ fn what_spilled_is_read_with_the_memory_that_wrote_it() {
         };
         assert_eq!(value.unwrap().map(|value| value[0]), Some(wanted(row)), "row {row}");
     }
-    let is_right = |row: Result<(Vec<u8>, Vec<u8>), EngineError>| {
+    let is_right = |row: Result<(Vec<u8>, Vec<u8>), ReadError>| {
         let (key, value) = row.unwrap();
         let row = u32::from_be_bytes(key[..].try_into().unwrap());
         assert_eq!(value[0], wanted(row), "row {row}");

@@ -1,6 +1,6 @@
 //! Content that a restart gives back, and remains that it must not leave.
 
-use flagstone::{Budget, Compaction, Durability, EngineError, Options, Table, Transaction};
+use flagstone::{Budget, Compaction, Durability, Error, Options, Table, Transaction, WriteError};
 use flagstone_nand::{Crashable, FaultPlan, Nand, Profile, SegmentFile, SimNand, SimStorage};
 
 use crate::on::Database;
@@ -57,12 +57,12 @@ fn work_on(database: &Database<SimNand>, is_enough: impl Fn(&Database<SimNand>) 
         }
         match runtime.work_begin() {
             Ok(Some(work)) => runtime.work_end(work),
-            Ok(None) | Err(flagstone::Stop::Wait(_)) => {}
-            Err(flagstone::Stop::Miss(fetch)) => {
+            Ok(None) | Err(flagstone_engine::Stop::Wait(_)) => {}
+            Err(flagstone_engine::Stop::Miss(fetch)) => {
                 let fetched = runtime.read(fetch).unwrap();
                 runtime.engine().fill(fetched).unwrap();
             }
-            Err(flagstone::Stop::Error(error)) => panic!("{error}"),
+            Err(flagstone_engine::Stop::Error(error)) => panic!("{error}"),
         }
     }
 }
@@ -551,7 +551,7 @@ fn every_cut_of_a_session_on_a_closed_device_recovers() {
             let mut transaction = database.begin();
             let put = (0..40_u32)
                 .try_for_each(|row| transaction.put(table, &row.to_be_bytes(), &[fill; 150]));
-            if put.and_then(|()| transaction.commit()).is_err() {
+            if put.is_err() || transaction.commit().is_err() {
                 break;
             }
             last = fill;
@@ -739,11 +739,11 @@ fn a_value_that_is_refused_leaves_nothing() {
     };
     let mut transaction = database.begin();
     let refused = transaction.put(table, &[0; 5_000], &[1; 20_000]);
-    assert!(matches!(refused, Err(EngineError::KeyTooLong { .. })), "{refused:?}");
+    assert!(matches!(refused, Err(WriteError::KeyTooLong { .. })), "{refused:?}");
     assert_eq!(transaction.bill().programs(), 0, "its pages were written");
-    assert_eq!(transaction.put(elsewhere, b"k", &[1; 20_000]), Err(EngineError::ForeignTable));
-    assert_eq!(transaction.put(elsewhere, b"k", b"v"), Err(EngineError::ForeignTable));
-    assert_eq!(transaction.delete(elsewhere, b"k"), Err(EngineError::ForeignTable));
+    assert_eq!(transaction.put(elsewhere, b"k", &[1; 20_000]), Err(WriteError::ForeignTable));
+    assert_eq!(transaction.put(elsewhere, b"k", b"v"), Err(WriteError::ForeignTable));
+    assert_eq!(transaction.delete(elsewhere, b"k"), Err(WriteError::ForeignTable));
     transaction.put(table, b"a", &[2; 20_000]).unwrap();
     transaction.commit().unwrap();
     assert_eq!(leaked(&database), 0);
@@ -834,7 +834,7 @@ fn a_savepoint_that_was_rolled_back_is_gone() {
     transaction.rollback_to(early).unwrap();
     let again = transaction.savepoint().unwrap();
     transaction.put(table, b"b", b"2").unwrap();
-    assert_eq!(transaction.rollback_to(late), Err(EngineError::NoSavepoint));
+    assert_eq!(transaction.rollback_to(late), Err(WriteError::NoSavepoint));
     transaction.rollback_to(again).unwrap();
     assert_eq!(transaction.get(table, b"b").unwrap(), None);
 }
@@ -848,12 +848,12 @@ fn a_large_transaction_may_follow_another() {
     let geometry = flagstone_nand::Geometry { pages_per_block: 16, ..profile.geometry };
     let profile = Profile { geometry, ..profile };
     let options = Options { log_pages: 1_600, ..Options::default().with_memory(64 << 10) };
-    let put = |database: &Database<SimNand>, table, rows: u32, fill: u8| {
+    let put = |database: &Database<SimNand>, table, rows: u32, fill: u8| -> Result<(), Error> {
         let mut transaction = database.begin();
         for row in 0..rows {
             transaction.put(table, &row.to_be_bytes(), &[fill; 100])?;
         }
-        transaction.commit().map(drop)
+        Ok(transaction.commit().map(drop)?)
     };
     let created = || {
         let database = Database::create_on(SimNand::new(&profile, 1), &options).unwrap();
@@ -869,7 +869,8 @@ fn a_large_transaction_may_follow_another() {
     for round in 0..12 {
         // Names of pages that do not follow each other are longer.
         let rows = most - most / 16;
-        assert_eq!(put(&database, table, rows, round), Ok(()), "{rows} rows, round {round}");
+        let put = put(&database, table, rows, round);
+        assert!(put.is_ok(), "{rows} rows, round {round}: {put:?}");
     }
     assert!(database.stats().engine.spilled_pages > 0, "{most} rows fit in memory");
 }

@@ -89,7 +89,7 @@ fn what_one_place_hides_is_salvaged() {
                 hidden += 1;
                 let is_known = matches!(
                     error,
-                    OpenError::Corrupt(_) | OpenError::Mount(_) | OpenError::Engine(_)
+                    OpenError::Corrupt(_) | OpenError::Mount(_) | OpenError::Restart(_)
                 );
                 assert!(is_known, "{at:#x}: {error}");
                 let out = directory.path().join("out");
@@ -123,7 +123,7 @@ fn a_page_that_does_not_read_hides_no_other() {
             Database::open_read_only_on(device, &options())
         };
         let rows_of = |database: &Database, name| {
-            let table = database.existing_table(name)?.ok_or(flagstone::EngineError::NoTable)?;
+            let table = database.existing_table(name)?.ok_or(flagstone::Error::NoTable)?;
             let snapshot = database.snapshot()?;
             let mut rows = 0;
             for row in 0..ROWS {
@@ -136,7 +136,7 @@ fn a_page_that_does_not_read_hides_no_other() {
                     Err(error) => assert!(error.to_string().contains("page"), "{error}"),
                 }
             }
-            Ok::<_, flagstone::EngineError>(rows)
+            Ok::<_, flagstone::Error>(rows)
         };
         let read = Arc::new(Mutex::new(BTreeSet::new()));
         let reads = Arc::clone(&read);
@@ -147,8 +147,8 @@ fn a_page_that_does_not_read_hides_no_other() {
             Ok(())
         }));
         let database = database.unwrap();
-        assert_eq!(rows_of(&database, "t"), Ok(ROWS));
-        assert_eq!(rows_of(&database, "u"), Ok(ROWS));
+        assert_eq!(rows_of(&database, "t").unwrap(), ROWS);
+        assert_eq!(rows_of(&database, "u").unwrap(), ROWS);
         drop(database);
         let pages = read.lock().unwrap().clone();
         let (mut hidden, mut partly) = (0, 0);

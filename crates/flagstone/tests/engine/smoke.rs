@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use flagstone::{Durability, EngineError, Options};
+use flagstone::{CommitError, Durability, Options, WriteError};
 use flagstone_nand::{Profile, SimNand};
 
 use crate::on::Database;
@@ -252,8 +252,8 @@ fn two_transactions_of_a_thread_do_not_hang() {
     for row in [0, 5_001_u32] {
         let mut second = database.begin();
         let refused = second.put(table, &row.to_be_bytes(), b"second");
-        assert_eq!(refused, Err(EngineError::LockTimeout), "row {row}");
-        assert_eq!(second.commit().map(drop), Err(EngineError::Ended));
+        assert_eq!(refused, Err(WriteError::LockTimeout), "row {row}");
+        assert_eq!(second.commit().map(drop), Err(CommitError::Ended));
     }
     first.commit().unwrap();
     assert_eq!(database.snapshot().unwrap().len(table), Ok(6_000));
