@@ -4,7 +4,7 @@ use std::path::{Path, PathBuf};
 
 use anyhow::Result;
 use flagstone::{
-    AnyNand, Database, Durability, EngineError, Options, Snapshot, Table, Transaction,
+    Database, Durability, Error, Options, Snapshot, Table, Transaction,
 };
 use flagstone_engine::Budget;
 use flagstone_nand::{EccNand, EccOwner, Nand as _, Profile};
@@ -51,10 +51,10 @@ impl Flagstone {
         let options = Options::default().with_memory(plan.limits.memory);
         let profile = chip.profile.as_deref().map(Profile::named).transpose()?;
         let (node, profile) = (&chip.node, profile.as_ref());
-        let device: AnyNand = Box::new(match plan.is_new {
+        let device = match plan.is_new {
             true => EccNand::create_mtd(node, profile, EccOwner::Device)?,
             false => EccNand::open_mtd(node, profile)?,
-        });
+        };
         let page_size = u64::from(device.geometry().page_size) * u64::from(options.parts);
         let database = match plan.is_new {
             true => Database::create_on(device, &options)?,
@@ -70,8 +70,11 @@ impl Flagstone {
     }
 }
 
-fn again(error: EngineError) -> anyhow::Error {
-    if error == EngineError::Deadlock { Again.into() } else { error.into() }
+fn again(error: impl Into<Error>) -> anyhow::Error {
+    match error.into() {
+        Error::Deadlock => Again.into(),
+        error => error.into(),
+    }
 }
 
 struct Writer<'a> {

@@ -10,7 +10,7 @@
 use std::io::{self, BufWriter, Write};
 use std::path::Path;
 
-use flagstone::{BackupError, BackupReport, EngineError, MissingRange, verify_backup};
+use flagstone::{BackupError, BackupReport, MissingRange, ReadError, verify_backup};
 use serde_json::json;
 
 use crate::exit::Exit;
@@ -70,7 +70,7 @@ fn write_backup(
     opened: &Opened,
     stream: &mut dyn Write,
     progress: &mut Progress,
-    pass: &mut dyn FnMut(&str, MissingRange) -> Result<(), EngineError>,
+    pass: &mut dyn FnMut(&str, MissingRange) -> Result<(), ReadError>,
 ) -> Result<BackupReport, Failure> {
     let database = opened.database();
     let total = rows_of(opened)?;
@@ -81,7 +81,7 @@ fn write_backup(
     let result = database.backup_sound(&snapshot, stream, watch, pass);
     result.map_err(|error| match error {
         BackupError::Io(error) => Failure::Output(error),
-        BackupError::Engine(source) => opened.failure(source),
+        BackupError::Database(source) => opened.failure(source),
         other => Failure::Output(io::Error::other(other.to_string())),
     })
 }
@@ -125,7 +125,7 @@ fn restore_new(
     let restore = |opened: &Opened| {
         let report = opened.database().restore_watched(stream, watch);
         report.map_err(|error| match error {
-            BackupError::Engine(source) => opened.failure(source),
+            BackupError::Database(source) => opened.failure(source),
             error => failure(backup)(error),
         })
     };

@@ -10,14 +10,18 @@ use std::io::{self, ErrorKind, Write};
 use std::path::PathBuf;
 use std::process::ExitCode;
 
-use flagstone::{BackupError, CompactError, EngineError, OpenError, OptionsError, SalvageError};
+use flagstone::{
+    BackupError, CompactError, Error as DatabaseError, OpenError, OptionsError, SalvageError,
+    StorageError,
+};
+use flagstone_engine::{EngineError, OpenError as EngineOpenError};
 use flagstone_lab::bench::BenchError;
 use flagstone_lab::compare::CompareError;
 use flagstone_lab::crash::CrashError;
 use flagstone_lab::crossover::CrossoverError;
 use flagstone_lab::reproduce::ReproduceError;
 use flagstone_nand::{NandError, OpenDeviceError, ProbeError, ProfileError, SideFault, suggestion};
-use flagstone_space::{MountError, SpaceError};
+use flagstone_space::MountError;
 use serde_json::json;
 use thiserror::Error;
 
@@ -49,7 +53,7 @@ pub(crate) enum Failure {
         /// File of the database.
         path: PathBuf,
         /// Why.
-        source: EngineError,
+        source: DatabaseError,
     },
     /// Rows are missing from the output, or may be old.
     #[error(
@@ -245,7 +249,7 @@ pub(crate) enum LineFault {
     Form(#[from] BadLine),
     /// The database refused the row.
     #[error(transparent)]
-    Engine(#[from] EngineError),
+    Engine(#[from] DatabaseError),
     /// It cannot be read to its end.
     #[error("cannot read it: {0}")]
     Read(io::Error),
@@ -330,10 +334,10 @@ impl Failure {
         match self {
             Self::Usage(error) => usage_exit(error),
             Self::Open { source, .. } => open_exit(source),
-            Self::Engine { source, .. } => engine_exit(source),
+            Self::Engine { source, .. } => database_exit(source),
             Self::Line { source: LineFault::Form(BadLine::TooLong(_)), .. } => Exit::TooLong,
             Self::Line { source: LineFault::Form(_), .. } => Exit::BadInput,
-            Self::Line { source: LineFault::Engine(source), .. } => engine_exit(source),
+            Self::Line { source: LineFault::Engine(source), .. } => database_exit(source),
             Self::Line { source: LineFault::Read(source), .. } => file_exit(source.kind()),
             Self::Backup { source, .. } => backup_exit(source),
             Self::Compact { source, .. } => compact_exit(source),
@@ -406,11 +410,30 @@ fn open_exit(error: &OpenError) -> Exit {
         OpenError::NeedsMemory { .. } => Exit::ReadOnly,
         OpenError::Device(error) => device_exit(error),
         OpenError::Mount(error) => mount_exit(error),
-        OpenError::Space(error) => space_exit(error),
+        OpenError::Storage(error) => space_exit(error),
         OpenError::Corrupt(_) => Exit::Damaged,
-        OpenError::Engine(error) => engine_exit(error),
+        OpenError::Restart(error) => database_exit(error),
         _ => Exit::Failed,
     }
+}
+
+/// The code of an opening in the lab, which uses the engine itself.
+fn engine_open_exit(error: &EngineOpenError) -> Exit {
+    match error {
+        EngineOpenError::Options(error) => options_exit(error),
+        EngineOpenError::Unsound { .. } | EngineOpenError::Corrupt(_) => Exit::Damaged,
+        EngineOpenError::NeedsMemory { .. } => Exit::ReadOnly,
+        EngineOpenError::Device(error) => device_exit(error),
+        EngineOpenError::Mount(error) => mount_exit(error),
+        EngineOpenError::Space(error) => space_exit(error),
+        EngineOpenError::Engine(error) => engine_exit(error),
+        _ => Exit::Failed,
+    }
+}
+
+/// The code of an error of the engine itself.
+fn engine_exit(error: &EngineError) -> Exit {
+    database_exit(&error.clone().into())
 }
 
 const fn mount_exit(error: &MountError) -> Exit {
@@ -423,18 +446,18 @@ const fn mount_exit(error: &MountError) -> Exit {
     }
 }
 
-const fn space_exit(error: &SpaceError) -> Exit {
+const fn space_exit(error: &StorageError) -> Exit {
     match error {
-        SpaceError::Full | SpaceError::LogFull | SpaceError::NoRoom => Exit::Full,
-        SpaceError::WornOut | SpaceError::NumbersUsedUp => Exit::WornOut,
-        SpaceError::ReadOnly => Exit::ReadOnly,
-        SpaceError::Poisoned => Exit::Poisoned,
-        SpaceError::Options(_) => Exit::Capability,
-        SpaceError::Device(error) => nand_exit(error),
-        SpaceError::Corrupt { .. }
-        | SpaceError::Lost(_)
-        | SpaceError::Unmapped(_)
-        | SpaceError::LogPageGone(_) => Exit::Damaged,
+        StorageError::Full | StorageError::LogFull | StorageError::NoRoom => Exit::Full,
+        StorageError::WornOut | StorageError::NumbersUsedUp => Exit::WornOut,
+        StorageError::ReadOnly => Exit::ReadOnly,
+        StorageError::Poisoned => Exit::Poisoned,
+        StorageError::Options(_) => Exit::Capability,
+        StorageError::Device(error) => nand_exit(error),
+        StorageError::Corrupt { .. }
+        | StorageError::Lost(_)
+        | StorageError::Unmapped(_)
+        | StorageError::LogPageGone(_) => Exit::Damaged,
         _ => Exit::Failed,
     }
 }
@@ -449,25 +472,30 @@ const fn nand_exit(error: &NandError) -> Exit {
     }
 }
 
-fn engine_exit(error: &EngineError) -> Exit {
+fn database_exit(error: &DatabaseError) -> Exit {
     match error {
-        EngineError::KeyTooLong { .. }
-        | EngineError::NameTooLong { .. }
-        | EngineError::ValueTooLong { .. } => Exit::TooLong,
-        EngineError::IndexName => Exit::Usage,
-        EngineError::NoTable | EngineError::NoSnapshot => Exit::Missing,
-        EngineError::TableExists | EngineError::SnapshotExists => Exit::Exists,
-        EngineError::Full
-        | EngineError::TooLarge
-        | EngineError::TooManySnapshots
-        | EngineError::TooManyTables
-        | EngineError::SnapshotTooOld => Exit::Full,
-        EngineError::WornOut => Exit::WornOut,
-        EngineError::ReadOnly => Exit::ReadOnly,
-        EngineError::Poisoned | EngineError::OutcomeUnknown => Exit::Poisoned,
-        EngineError::Corrupt { .. } => Exit::Damaged,
-        EngineError::Device(error) => nand_exit(error),
-        EngineError::Space(error) => space_exit(error),
+        DatabaseError::KeyTooLong { .. }
+        | DatabaseError::NameTooLong { .. }
+        | DatabaseError::ValueTooLong { .. } => Exit::TooLong,
+        DatabaseError::IndexName => Exit::Usage,
+        DatabaseError::NoTable | DatabaseError::NoSnapshot => Exit::Missing,
+        DatabaseError::TableExists | DatabaseError::SnapshotExists => Exit::Exists,
+        DatabaseError::Full
+        | DatabaseError::TooLarge
+        | DatabaseError::TooManySnapshots
+        | DatabaseError::TooManyTables
+        | DatabaseError::SnapshotTooOld => Exit::Full,
+        DatabaseError::WornOut => Exit::WornOut,
+        DatabaseError::ReadOnly => Exit::ReadOnly,
+        DatabaseError::Poisoned | DatabaseError::OutcomeUnknown => Exit::Poisoned,
+        DatabaseError::Corrupt { .. } => Exit::Damaged,
+        DatabaseError::Device(error) => nand_exit(error),
+        DatabaseError::Storage(error) => space_exit(error),
+        DatabaseError::Open(error) => open_exit(error),
+        DatabaseError::Backup(error) => backup_exit(error),
+        DatabaseError::Compact(error) => compact_exit(error),
+        DatabaseError::Salvage(error) => salvage_exit(error),
+        DatabaseError::Load(error) => database_exit(&error.source),
         _ => Exit::Failed,
     }
 }
@@ -475,7 +503,7 @@ fn engine_exit(error: &EngineError) -> Exit {
 fn salvage_exit(error: &SalvageError) -> Exit {
     match error {
         SalvageError::Source(error) | SalvageError::Target(error) => open_exit(error),
-        SalvageError::Engine(error) => engine_exit(error),
+        SalvageError::Database(error) => database_exit(error),
         SalvageError::NotEmpty => Exit::Exists,
         _ => Exit::NotADatabase,
     }
@@ -484,7 +512,7 @@ fn salvage_exit(error: &SalvageError) -> Exit {
 fn backup_exit(error: &BackupError) -> Exit {
     match error {
         BackupError::Io(error) => file_exit(error.kind()),
-        BackupError::Engine(error) => engine_exit(error),
+        BackupError::Database(error) => database_exit(error),
         BackupError::NotABackup | BackupError::Truncated { .. } | BackupError::Damaged { .. } => {
             Exit::BadInput
         }
@@ -499,7 +527,7 @@ fn compact_exit(error: &CompactError) -> Exit {
         CompactError::NotAFile | CompactError::Snapshots { .. } => Exit::Usage,
         CompactError::Linked { .. } => Exit::Linked,
         CompactError::Open(error) | CompactError::New { source: error, .. } => open_exit(error),
-        CompactError::Engine(error) => engine_exit(error),
+        CompactError::Database(error) => database_exit(error),
         CompactError::Io { source, .. } | CompactError::Unsynced { source, .. } => {
             file_exit(source.kind())
         }
@@ -510,7 +538,7 @@ fn compact_exit(error: &CompactError) -> Exit {
 fn bench_exit(error: &BenchError) -> Exit {
     match error {
         BenchError::Config { .. } => Exit::Usage,
-        BenchError::Open(error) => open_exit(error),
+        BenchError::Open(error) => engine_open_exit(error),
         BenchError::Engine(error) => engine_exit(error),
         BenchError::Device { source, .. } => device_exit(source),
         BenchError::Profile(_) => Exit::Usage,
@@ -585,9 +613,9 @@ mod tests {
     /// Goal: for any loss by damage, the code says damage. Method: errors of a mount and of a read.
     #[test]
     fn what_damage_took_is_damage() {
-        let lost = || SpaceError::Lost(LogicalPage(0));
-        assert_eq!(open_exit(&OpenError::Space(lost())), Exit::Damaged);
-        assert_eq!(engine_exit(&EngineError::Space(lost())), Exit::Damaged);
-        assert_eq!(space_exit(&SpaceError::LogPageGone(3)), Exit::Damaged);
+        let lost = || StorageError::Lost(LogicalPage(0));
+        assert_eq!(open_exit(&OpenError::Storage(lost())), Exit::Damaged);
+        assert_eq!(database_exit(&DatabaseError::Storage(lost())), Exit::Damaged);
+        assert_eq!(space_exit(&StorageError::LogPageGone(3)), Exit::Damaged);
     }
 }

@@ -8,7 +8,7 @@ use std::os::unix::fs::FileTypeExt as _;
 use std::path::{Path, PathBuf};
 
 use flagstone::{
-    AnyNand, Bill, Database, EngineError, FileLock, OpenError, Snapshot, Table, Transaction,
+    AnyNand, Bill, Database, Error, FileLock, OpenError, Snapshot, Table, Transaction,
 };
 #[cfg(target_os = "linux")]
 use flagstone_nand::MtdNand;
@@ -89,12 +89,12 @@ fn open_as(
         let found = image.device().profile();
         // A profile that leaves the ECC to the device allows ours.
         require_same(path, &image, found.name.clone(), &profile.with_ecc_of(found))?;
-        return Ok(Box::new(image));
+        return Ok(AnyNand::new(image));
     }
     let storage = FileStorage::open_with(path, access, lock.into());
     let file = storage.and_then(SegmentFile::open).map_err(failure)?;
     require_same(path, &file, String::from("a plain file"), profile)?;
-    Ok(Box::new(file))
+    Ok(AnyNand::new(file))
 }
 
 /// The failure of a device that could not be opened, or looked at.
@@ -302,19 +302,19 @@ fn create_device(creation: &Creation, is_block_device: bool) -> Result<NewFile, 
     let begin = || Making::begin(path, creation.options.file_lock.into());
     let segments = |profile: &Profile, extent| -> Result<Made, OpenDeviceError> {
         if is_block_device {
-            return Ok((None, Box::new(SegmentFile::create_file(path, profile, extent)?)));
+            return Ok((None, AnyNand::new(SegmentFile::create_file(path, profile, extent)?)));
         }
         let (making, storage) = begin()?;
-        Ok((Some(making), Box::new(SegmentFile::create_in(storage, profile, extent)?)))
+        Ok((Some(making), AnyNand::new(SegmentFile::create_in(storage, profile, extent)?)))
     };
     let ((making, device), profile): (Made, _) = match &creation.device {
         NewDevice::Image(profile) if is_block_device => {
-            ((None, Box::new(EccNand::create_image(path, profile)?)), Some(profile))
+            ((None, AnyNand::new(EccNand::create_image(path, profile)?)), Some(profile))
         }
         NewDevice::Image(profile) => {
             let (making, storage) = begin()?;
             let device = EccNand::create_image_in(&making, storage, profile)?;
-            ((Some(making), Box::new(device)), Some(profile))
+            ((Some(making), AnyNand::new(device)), Some(profile))
         }
         NewDevice::Segments(profile) => (segments(profile, Extent::Fixed)?, Some(profile)),
         NewDevice::Growing(profile, fixed) => {
@@ -343,7 +343,7 @@ fn open_mtd_for(
     profile: Option<&Profile>,
     access: Access,
 ) -> Result<AnyNand, OpenDeviceError> {
-    Ok(Box::new(match access {
+    Ok(AnyNand::new(match access {
         Access::Write => EccNand::open_mtd(path, profile)?,
         Access::Read => EccNand::open_mtd_read_only(path, profile)?,
     }))
@@ -356,7 +356,7 @@ fn create_mtd(
     profile: Option<&Profile>,
     ecc: EccOwner,
 ) -> Result<AnyNand, OpenDeviceError> {
-    Ok(Box::new(EccNand::create_mtd(path, profile, ecc)?))
+    Ok(AnyNand::new(EccNand::create_mtd(path, profile, ecc)?))
 }
 
 #[cfg(not(target_os = "linux"))]
@@ -397,14 +397,14 @@ fn image_to_probe(path: &Path) -> Result<(AnyNand, Profile), OpenDeviceError> {
     }
     let image = EccNand::open_image(path)?;
     let profile = image.device().profile().clone();
-    Ok((Box::new(image), profile))
+    Ok((AnyNand::new(image), profile))
 }
 
 #[cfg(target_os = "linux")]
 fn mtd_to_probe(path: &Path, ecc: EccOwner) -> Result<(AnyNand, Profile), OpenDeviceError> {
     // The profile takes the driver's description, not the wider one under which the probe experiments.
     let known = EccNand::describe_to_probe(path, ecc)?;
-    Ok((Box::new(EccNand::open_to_probe(path, &known)?), known))
+    Ok((AnyNand::new(EccNand::open_to_probe(path, &known)?), known))
 }
 
 #[cfg(not(target_os = "linux"))]
@@ -435,14 +435,14 @@ impl Opened {
 
     /// The failure that `source` is, with the file named.
     #[must_use]
-    pub(crate) fn failure(&self, source: EngineError) -> Failure {
-        Failure::Engine { path: self.path.clone(), source }
+    pub(crate) fn failure(&self, source: impl Into<Error>) -> Failure {
+        Failure::Engine { path: self.path.clone(), source: source.into() }
     }
 
     /// The result of `operation`; an error names the file.
-    pub(crate) fn run<T>(
+    pub(crate) fn run<T, E: Into<Error>>(
         &self,
-        operation: impl FnOnce(&Database) -> Result<T, EngineError>,
+        operation: impl FnOnce(&Database) -> Result<T, E>,
     ) -> Result<T, Failure> {
         operation(&self.database).map_err(|source| self.failure(source))
     }
@@ -459,12 +459,12 @@ impl Opened {
     pub(crate) fn snapshot(&self) -> Result<Snapshot, Failure> {
         let Some(name) = &self.kept else { return self.run(Database::snapshot) };
         self.require_snapshot(name)?;
-        self.run(|database| database.kept_snapshot(name))
+        self.run(|database| database.open_named_snapshot(name))
     }
 
     /// Passes when a snapshot is kept under that name.
     pub(crate) fn require_snapshot(&self, name: &str) -> Result<(), Failure> {
-        let kept = self.database.kept_snapshots();
+        let kept = self.database.named_snapshots();
         if kept.iter().any(|it| it == name) {
             return Ok(());
         }
@@ -482,16 +482,17 @@ impl Opened {
 
     /// Runs `operation` in one transaction and makes it durable; a deadlock begins it again. Also gives its cost on
     /// flash.
-    pub(crate) fn change<T>(
+    pub(crate) fn change<T, E: Into<Error>>(
         &self,
-        operation: impl Fn(&mut Transaction) -> Result<T, EngineError>,
+        operation: impl Fn(&mut Transaction) -> Result<T, E>,
     ) -> Result<(T, Bill), Failure> {
         loop {
             let mut transaction = self.database.begin();
             let result = operation(&mut transaction)
-                .and_then(|value| transaction.commit().map(|commit| (value, commit.bill)));
+                .map_err(Into::into)
+                .and_then(|value| Ok((value, transaction.commit()?.bill)));
             match result {
-                Err(EngineError::Deadlock) => {}
+                Err(Error::Deadlock) => {}
                 result => return result.map_err(|source| self.failure(source)),
             }
         }
@@ -537,6 +538,6 @@ impl Opened {
     /// Closes the database: the next opening has little to read.
     pub(crate) fn close(self) -> Result<(), Failure> {
         let Self { database, path, .. } = self;
-        database.close().map_err(|source| Failure::Engine { path, source })
+        database.close().map_err(|source| Failure::Engine { path, source: source.into() })
     }
 }

@@ -9,7 +9,7 @@ use std::fs::File;
 use std::io::{self, Read as _, Write};
 use std::ops::Bound;
 
-use flagstone::{EngineError, Table, Transaction};
+use flagstone::{Error, ReadError, Table, Transaction};
 use serde_json::json;
 
 use crate::escape::escape;
@@ -131,11 +131,7 @@ enum Presence {
     Absent,
 }
 
-fn delete_key(
-    transaction: &mut Transaction,
-    table: Table,
-    key: &[u8],
-) -> Result<Presence, EngineError> {
+fn delete_key(transaction: &mut Transaction, table: Table, key: &[u8]) -> Result<Presence, Error> {
     if !transaction.contains_key(table, key)? {
         return Ok(Presence::Absent);
     }
@@ -156,7 +152,7 @@ pub(crate) fn scan(scan: &Scan, output: &mut Output) -> Result<(), Failure> {
     opened.close()
 }
 
-type Row = Result<(Vec<u8>, Vec<u8>), EngineError>;
+type Row = Result<(Vec<u8>, Vec<u8>), ReadError>;
 
 fn print_rows(
     opened: &Opened,

@@ -19,14 +19,14 @@ pub(crate) fn snapshot(command: RawSnapshot, output: &mut Output) -> Result<(), 
 
 fn keep(at: &SnapshotAt, output: &mut Output) -> Result<(), Failure> {
     let opened = open(&at.target)?;
-    opened.run(|database| database.keep_snapshot(&at.name))?;
+    opened.run(|database| database.create_named_snapshot(&at.name))?;
     opened.close()?;
     Ok(output.show(&json!({ "snapshot": at.name }), String::new)?)
 }
 
 fn list(target: &Target, output: &mut Output) -> Result<(), Failure> {
     let opened = open_to_read(target)?;
-    let names = opened.database().kept_snapshots();
+    let names = opened.database().named_snapshots();
     let alone = opened.database().stats().space.frozen_pages;
     opened.close()?;
     let json = json!({ "snapshots": names, "snapshot_pages": alone });
@@ -37,7 +37,7 @@ fn list(target: &Target, output: &mut Output) -> Result<(), Failure> {
 fn drop(at: &SnapshotAt, output: &mut Output) -> Result<(), Failure> {
     let opened = open(&at.target)?;
     opened.require_snapshot(&at.name)?;
-    opened.run(|database| database.drop_snapshot(&at.name))?;
+    opened.run(|database| database.delete_named_snapshot(&at.name))?;
     opened.close()?;
     Ok(output.show(&json!({ "snapshot": at.name }), String::new)?)
 }

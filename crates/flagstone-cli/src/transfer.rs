@@ -15,7 +15,7 @@ use std::collections::BTreeMap;
 use std::io::{BufRead, Write};
 use std::path::PathBuf;
 
-use flagstone::{Bill, EngineError, MissingRange, SoundRow, Table, Transaction};
+use flagstone::{Bill, Error, MissingRange, SoundRow, Table, Transaction};
 use serde_json::json;
 
 use crate::exit::Exit;
@@ -240,7 +240,7 @@ impl<'a> Importer<'a> {
         };
         let begin = || self.opened.database().begin();
         let transaction = self.transaction.get_or_insert_with(begin);
-        let put = transaction.put(table, &row.key, &row.value);
+        let put = transaction.put(table, &row.key, &row.value).map_err(Error::from);
         self.batch_rows += 1;
         self.batch_bytes += row.key.len() + row.value.len();
         if self.request.atomicity == Atomicity::Batches {
@@ -279,10 +279,10 @@ impl<'a> Importer<'a> {
         let mut transaction = self.opened.database().begin();
         for (_, row) in rows {
             if let Some(Some(table)) = self.tables.get(&row.table) {
-                transaction.put(*table, &row.key, &row.value)?;
+                transaction.put(*table, &row.key, &row.value).map_err(Error::from)?;
             }
         }
-        self.bill += transaction.commit()?.bill;
+        self.bill += transaction.commit().map_err(Error::from)?.bill;
         self.commits += 1;
         self.rows += rows.len() as u64;
         self.stored = rows.last().map_or(self.stored, |(line, _)| *line);
@@ -290,7 +290,7 @@ impl<'a> Importer<'a> {
     }
 
     /// The table called `name`, made when it is not there; none when it is an index of another one (I4).
-    fn open(&self, name: &str) -> Result<Option<Table>, EngineError> {
+    fn open(&self, name: &str) -> Result<Option<Table>, Error> {
         let database = self.opened.database();
         for (at, _) in name.match_indices('@') {
             if let Some(table) = name.get(..at)
@@ -299,13 +299,13 @@ impl<'a> Importer<'a> {
                 return Ok(None);
             }
         }
-        database.copied_table(name).map(Some)
+        Ok(Some(database.copied_table(name)?))
     }
 
     /// Makes everything up to `line` durable.
     fn commit(&mut self, line: u64) -> Result<(), Failure> {
         if let Some(transaction) = self.transaction.take() {
-            match transaction.commit() {
+            match transaction.commit().map_err(Error::from) {
                 Ok(committed) => {
                     self.bill += committed.bill;
                     self.commits += 1;
@@ -330,9 +330,7 @@ impl<'a> Importer<'a> {
             LineFault::Form(_) | LineFault::Read(_) => true,
             LineFault::Engine(error) => matches!(
                 error,
-                EngineError::KeyTooLong { .. }
-                    | EngineError::NameTooLong { .. }
-                    | EngineError::ValueTooLong { .. }
+                Error::KeyTooLong { .. } | Error::NameTooLong { .. } | Error::ValueTooLong { .. }
             ),
         };
         if is_own
@@ -358,8 +356,8 @@ impl<'a> Importer<'a> {
 }
 
 /// Whether a transaction found no room: a row that does not fit with all the others may fit with few.
-const fn is_for_room(error: &EngineError) -> bool {
-    matches!(error, EngineError::Full | EngineError::TooLarge)
+const fn is_for_room(error: &Error) -> bool {
+    matches!(error, Error::Full | Error::TooLarge)
 }
 
 #[cfg(test)]

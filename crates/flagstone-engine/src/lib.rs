@@ -9,7 +9,7 @@
 //!
 //! | to | use |
 //! | --- | --- |
-//! | run operations on the calling thread | [`Runtime::put`], [`Runtime::read`], [`Runtime::commit`] |
+//! | run operations on the calling thread | [`blocking::Database`], and below it [`Runtime`] |
 //! | drive the engine by a clock of one's own | [`Runtime::engine`], [`Step`], [`Runtime::work_begin`], [`Runtime::flush_begin`] |
 //! | read a database that does not open | [`salvage`] |
 //! | choose the leaves and frames that leave memory by a policy of one's own | [`policy`], [`Techniques`] |
@@ -17,6 +17,7 @@
 #![warn(missing_docs)]
 
 mod appends;
+pub mod blocking;
 mod bugs;
 mod delta;
 mod engine;

@@ -61,7 +61,7 @@ pub const REGION_TABLES: RegionId = RegionId(1);
 pub const REGION_VALUES: RegionId = RegionId(2);
 
 /// Target of the events: the name of the database crate.
-const EVENTS: &str = "flagstone";
+pub(crate) const EVENTS: &str = "flagstone";
 
 /// Unused logical pages that the engine gets at a time, when the device has that many.
 const PAGES_AT_HAND: usize = 16;

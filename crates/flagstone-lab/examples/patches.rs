@@ -11,7 +11,8 @@
 
 use std::error::Error;
 
-use flagstone::{Database, Options};
+use flagstone_engine::Options;
+use flagstone_engine::blocking::Database;
 use flagstone_nand::{EccNand, Nand, Profile, SimNand};
 use flagstone_space::Cause;
 use rand_pcg::Pcg64Mcg;
@@ -98,7 +99,7 @@ fn database(
 type Counts = Vec<(String, f64)>;
 
 fn counts(database: &Database<EccNand<SimNand>>) -> Counts {
-    let claimed = database.stats().engine.claimed_pages;
+    let claimed = database.stats().claimed_pages;
     let space = database.runtime().space();
     let stats = space.stats();
     let causes = Cause::ALL.iter().zip(stats.programs_by_cause);

@@ -2,7 +2,7 @@
 
 use std::error::Error;
 
-use flagstone::Options;
+use flagstone_engine::Options;
 use flagstone_lab::quickstart::{QuickstartConfig, quickstart};
 use flagstone_nand::Profile;
 

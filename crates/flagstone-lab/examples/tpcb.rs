@@ -4,7 +4,7 @@
 
 use std::error::Error;
 
-use flagstone::Options;
+use flagstone_engine::Options;
 use flagstone_lab::bench::{BenchConfig, WorkloadKind, run_all};
 use flagstone_lab::run::Run;
 use flagstone_lab::workload::tpcb::Dialect;

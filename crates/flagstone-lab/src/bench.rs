@@ -22,7 +22,7 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Duration;
 
-use flagstone::{EngineError, OpenError, Options};
+use flagstone_engine::{EngineError, OpenError, Options};
 use flagstone_nand::{OpenDeviceError, Profile};
 use thiserror::Error;
 

@@ -43,7 +43,7 @@
 //! Reads for a snapshot go through shared locks on whole tables, as in a lock-based engine without
 //! versions.
 
-use flagstone::Options;
+use flagstone_engine::Options;
 
 use crate::preset::{self, EngineKind};
 

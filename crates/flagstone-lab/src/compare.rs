@@ -17,7 +17,7 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
-use flagstone::{Durability, Options, OptionsError};
+use flagstone_engine::{Durability, Options, OptionsError};
 use flagstone_nand::{Counters, Profile, ProfileError, Timing};
 use flagstone_opponents::policies::{ReplacementRule, SuperGroup, VictimRule, WithPolicies as _};
 use serde::Serialize;

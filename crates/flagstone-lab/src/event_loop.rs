@@ -25,7 +25,7 @@ mod client;
 
 use std::collections::VecDeque;
 
-use flagstone::{Durability, EngineError, Fetched, Step, Stop, Wait};
+use flagstone_engine::{Durability, EngineError, Fetched, Step, Stop, Wait};
 use flagstone_space::Lsn;
 
 use crate::bench::BenchError;

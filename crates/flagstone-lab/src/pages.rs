@@ -4,7 +4,7 @@
 //! Owns the calls between such an engine and its driver or test; never knows how a commit is
 //! proved.
 
-use flagstone::{
+use flagstone_engine::{
     EngineError, EngineStats, Fetch, Fetched, OpenError, Options, OptionsError, RecoveryReport,
     Step, Stop, Wait, Xid,
 };

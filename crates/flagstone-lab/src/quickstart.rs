@@ -15,7 +15,8 @@
 
 use std::path::{Path, PathBuf};
 
-use flagstone::{Database, EngineError, Options};
+use flagstone_engine::blocking::Database;
+use flagstone_engine::{EngineError, Options};
 use flagstone_nand::{Ending, FaultPlan, ImageNand, Nand as _, Profile};
 
 use crate::bench::machine::{Machine, restart};

@@ -47,7 +47,7 @@
 //!
 //! Values must fit into a leaf; there are no savepoints.
 
-use flagstone::Options;
+use flagstone_engine::Options;
 use flagstone_opponents::evidence::Flags;
 
 use crate::preset::{self, EngineKind};

@@ -24,7 +24,7 @@ pub mod rule;
 use std::io;
 use std::path::PathBuf;
 
-use flagstone::OptionsError;
+use flagstone_engine::OptionsError;
 use flagstone_nand::{ProfileError, suggestion};
 use serde::{Deserialize, Serialize};
 use thiserror::Error;

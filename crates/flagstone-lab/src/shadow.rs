@@ -29,7 +29,7 @@
 //!
 //! Values must fit into a leaf: the protocols know pages only.
 
-use flagstone::Options;
+use flagstone_engine::Options;
 use flagstone_opponents::shadow::ShadowProtocol;
 
 use crate::preset::{self, EngineKind};

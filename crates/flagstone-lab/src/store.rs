@@ -14,11 +14,13 @@
 
 use std::time::Duration;
 
-use flagstone::{
-    Database, Durability, EngineError, EngineStats, Fetch, Fetched, OpenError, Options,
-    RecoveryReport, Step, Table, Wait, Xid,
+use flagstone_engine::blocking::Database;
+use flagstone_engine::blocking::Transaction;
+use flagstone_engine::{
+    Durability, EngineError, EngineStats, Fetch, Fetched, OpenError, Options, RecoveryReport, Step,
+    Table, Wait, Xid,
 };
-use flagstone::{Flush, Runtime, Stop, Transaction, Work};
+use flagstone_engine::{Flush, Runtime, Stop, Work};
 use flagstone_nand::Nand;
 use flagstone_space::{BlockReport, Lsn, RegionId, SpaceStats};
 

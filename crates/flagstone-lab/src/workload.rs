@@ -27,7 +27,7 @@ mod zipf;
 
 use std::collections::BTreeMap;
 
-use flagstone::{EngineError, Table};
+use flagstone_engine::{EngineError, Table};
 
 use crate::bench::BenchError;
 use crate::sizing::{Content, Estimate};

@@ -18,6 +18,7 @@
 extern crate alloc;
 
 mod address;
+mod any;
 mod cells;
 mod device;
 mod ecc;
@@ -42,6 +43,7 @@ mod storage;
 mod timing;
 
 pub use address::{BlockIndex, PhysicalPage};
+pub use any::AnyNand;
 pub use cells::{CellRole, PageType};
 pub use device::{
     Completion, Counters, FlashRule, Nand, NandError, ProgramPart, ReadPart, SharedNand,

@@ -14,8 +14,8 @@
 use std::hint::black_box;
 use std::time::Instant;
 
-use flagstone::{Database, Durability, Engine, Options, Table, Xid};
-use flagstone_engine::{Appends, Budget};
+use flagstone::{Database, Durability, Options, Table};
+use flagstone_engine::{Appends, Budget, Engine, Xid};
 use flagstone_nand::{Profile, SimNand};
 
 const KEYS: u64 = 1_000_000;
@@ -90,7 +90,7 @@ fn main() {
 }
 
 /// Updates in transactions of many: what of them are the puts and the commit, and what locks alone.
-fn measure_many(rounds: u32, database: &Database<SimNand>, table: Table, keys: &mut Keys) {
+fn measure_many(rounds: u32, database: &Database, table: Table, keys: &mut Keys) {
     let [mut lock_ns, mut release_ns, mut put_ns, mut commit_ns] = [0; 4];
     let transactions = rounds / MANY;
     for _ in 0..transactions {
@@ -123,12 +123,7 @@ fn end(engine: &mut Engine, xid: Xid, start: Instant, commit_ns: &mut u128) -> u
 }
 
 /// Runs `rounds` of something in batches, and flushes the log and makes room between them, untimed.
-fn measure(
-    what: &str,
-    rounds: u32,
-    database: &Database<SimNand>,
-    mut run: impl FnMut(&mut Engine, u32),
-) {
+fn measure(what: &str, rounds: u32, database: &Database, mut run: impl FnMut(&mut Engine, u32)) {
     let mut total_ns = 0;
     for _ in 0..rounds / BATCH {
         let mut engine = database.runtime().engine();

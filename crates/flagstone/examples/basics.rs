@@ -2,12 +2,11 @@
 //!
 //! `cargo run --release -p flagstone --example basics`
 
-use std::error::Error;
 use std::ops::Bound;
 
-use flagstone::{Database, EngineError, Options, Table};
+use flagstone::{Database, Error, Options, Table};
 
-fn main() -> Result<(), Box<dyn Error>> {
+fn main() -> Result<(), Box<dyn std::error::Error>> {
     let directory = std::env::temp_dir().join(format!("flagstone-basics-{}", std::process::id()));
     std::fs::create_dir(&directory)?;
     let path = directory.join("shop.db");
@@ -34,7 +33,7 @@ fn main() -> Result<(), Box<dyn Error>> {
 }
 
 /// Several rows, one transaction: all rows are there or none.
-fn fill(db: &Database, stock: Table) -> Result<(), EngineError> {
+fn fill(db: &Database, stock: Table) -> Result<(), Error> {
     let mut txn = db.begin();
     for (fruit, count) in [("apples", 12), ("nuts", 40), ("pears", 7)] {
         txn.put(stock, fruit.as_bytes(), count.to_string().as_bytes())?;
@@ -51,22 +50,16 @@ fn move_stock(
     from: &[u8],
     to: &[u8],
     count: i64,
-) -> Result<(), EngineError> {
+) -> Result<(), Error> {
     loop {
         match move_once(db, stock, from, to, count) {
-            Err(EngineError::Deadlock) => {}
+            Err(error) if error.is_retryable() => {}
             result => return result,
         }
     }
 }
 
-fn move_once(
-    db: &Database,
-    stock: Table,
-    from: &[u8],
-    to: &[u8],
-    count: i64,
-) -> Result<(), EngineError> {
+fn move_once(db: &Database, stock: Table, from: &[u8], to: &[u8], count: i64) -> Result<(), Error> {
     let mut txn = db.begin();
     for (fruit, change) in [(from, -count), (to, count)] {
         let old = txn.get(stock, fruit)?.unwrap_or_default();
@@ -78,7 +71,7 @@ fn move_once(
 }
 
 /// A savepoint takes back part of a transaction; the rest commits.
-fn try_and_take_back(db: &Database, stock: Table) -> Result<(), EngineError> {
+fn try_and_take_back(db: &Database, stock: Table) -> Result<(), Error> {
     let mut txn = db.begin();
     txn.put(stock, b"quinces", b"3")?;
     let savepoint = txn.savepoint()?;

@@ -1,23 +1,21 @@
 //! The public interface: a database that threads share.
 //!
-//! Owns nothing but a [`Runtime`]; every call runs an engine operation to its end on the calling thread.
-//! Commits of several threads share a flush: the first thread that finds the log free writes for all.
+//! Owns nothing: every call is one of the engine's blocking handles over [`AnyNand`], so that no type of the
+//! interface depends on the device.
 
 use std::fmt;
 #[cfg(target_os = "linux")]
 use std::os::unix::fs::FileTypeExt as _;
 use std::path::Path;
-use std::sync::Arc;
 
-use flagstone_engine::{
-    CheckReport, EngineError, EngineStats, OpenError, Options, RecoveryReport, Runtime,
-    VerifyOnOpen,
-};
+use flagstone_engine::{CheckReport, EngineStats, Options, RecoveryReport, Runtime, blocking};
 use flagstone_nand::{
-    Access, EccNand, FileStorage, ImageNand, Nand, OpenDeviceError, Profile, SegmentFile, kind_of,
+    Access, AnyNand, EccNand, FileStorage, ImageNand, Nand, OpenDeviceError, Profile, SegmentFile,
+    kind_of,
 };
 use flagstone_space::{BlockReport, SpaceStats, holds_pages};
-use tracing::{debug, info};
+
+use crate::{CommitError, OpenError, ReadError, SnapshotError};
 
 mod backup;
 mod budget;
@@ -35,24 +33,20 @@ mod transaction;
 pub use backup::{BackupError, BackupReport, verify_backup};
 pub use compact::{CompactError, CompactReport};
 pub use create::FileSize;
-pub use cursor::{Cursor, CursorMut, RowRef};
+pub use cursor::{Cursor, CursorMut};
 pub use entry::Entry;
 pub(crate) use load::ROW_OVERHEAD;
 pub use load::{LoadError, LoadReport};
-pub use rows::{KeyValue, Range};
+pub use rows::{KeyValue, Range, RowRef};
 pub use snapshot::Snapshot;
 pub(crate) use sound::is_damage;
 pub use sound::{MissingRange, SoundRow, SoundRows};
-pub(crate) use tables::{index_head, require_plain};
 pub use transaction::{Commit, Transaction};
-
-/// A device whose kind is known at run time.
-pub type AnyNand = Box<dyn Nand + Send>;
 
 /// A transactional key-value database on flash: cheap to clone, shared by threads.
 ///
 /// A handle does not cross a fork: in the child, each commit and every other call that reaches the device
-/// gives [`EngineError::OtherProcess`] and writes nothing, while the parent goes on. Content in memory stays
+/// gives [`CommitError::OtherProcess`] and writes nothing, while the parent goes on. Content in memory stays
 /// readable as it was at the fork. A database that is open for reading may be read on both sides.
 ///
 /// ```
@@ -70,23 +64,23 @@ pub type AnyNand = Box<dyn Nand + Send>;
 /// assert_eq!(snapshot.get(readings, b"2026-11-20T10:00")?.as_deref(), Some(&b"21.5"[..]));
 /// # Ok::<(), Box<dyn std::error::Error>>(())
 /// ```
-pub struct Database<D: Nand = AnyNand> {
-    runtime: Arc<Runtime<D>>,
+pub struct Database {
+    inner: blocking::Database<AnyNand>,
 }
 
-impl<D: Nand> fmt::Debug for Database<D> {
+impl fmt::Debug for Database {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("Database").finish_non_exhaustive()
     }
 }
 
-impl<D: Nand> Clone for Database<D> {
+impl Clone for Database {
     fn clone(&self) -> Self {
-        Self { runtime: Arc::clone(&self.runtime) }
+        Self { inner: self.inner.clone() }
     }
 }
 
-impl Database<AnyNand> {
+impl Database {
     /// Opens the database that a path holds: in a file, a NAND image or, on Linux, raw NAND (`/dev/mtdN`).
     ///
     /// Memory and all other `options` may differ from one opening to the next, but for the size of logical
@@ -140,7 +134,7 @@ impl Database<AnyNand> {
     /// ```
     /// # let directory = tempfile::tempdir()?;
     /// # let path = directory.path().join("db");
-    /// use flagstone::{Database, EngineError, Options};
+    /// use flagstone::{Database, Options, TableError, WriteError};
     ///
     /// let options = Options::default();
     /// let db = Database::create(&path, &options)?;
@@ -154,8 +148,8 @@ impl Database<AnyNand> {
     /// for db in &readers {
     ///     let table = db.table("t")?;
     ///     assert_eq!(db.snapshot()?.get(table, b"key")?.as_deref(), Some(&b"value"[..]));
-    ///     assert_eq!(db.begin().delete(table, b"key"), Err(EngineError::ReadOnly));
-    ///     assert_eq!(db.table("new"), Err(EngineError::ReadOnly));
+    ///     assert_eq!(db.begin().delete(table, b"key"), Err(WriteError::ReadOnly));
+    ///     assert_eq!(db.table("new"), Err(TableError::ReadOnly));
     /// }
     /// assert!(Database::open(&path, &options).is_err(), "while somebody reads");
     /// # Ok::<(), Box<dyn std::error::Error>>(())
@@ -177,15 +171,15 @@ fn open_device(path: &Path, access: Access, options: &Options) -> Result<AnyNand
     let lock = options.file_lock.into();
     #[cfg(target_os = "linux")]
     if kind_of(path)?.is_some_and(|kind| kind.is_char_device()) {
-        return Ok(Box::new(match access {
+        return Ok(AnyNand::new(match access {
             Access::Write => EccNand::open_mtd(path, None)?,
             Access::Read => EccNand::open_mtd_read_only(path, None)?,
         }));
     }
     if ImageNand::is_at(path)? {
-        return Ok(Box::new(EccNand::open_image_with(path, access, lock)?));
+        return Ok(AnyNand::new(EccNand::open_image_with(path, access, lock)?));
     }
-    Ok(Box::new(SegmentFile::open(FileStorage::open_with(path, access, lock)?)?))
+    Ok(AnyNand::new(SegmentFile::open(FileStorage::open_with(path, access, lock)?)?))
 }
 
 /// As [`open_device`], for reading, however damaged the device is, as long as its pages are described
@@ -196,14 +190,14 @@ pub(crate) fn open_device_to_salvage(
 ) -> Result<AnyNand, OpenDeviceError> {
     #[cfg(target_os = "linux")]
     if kind_of(path)?.is_some_and(|kind| kind.is_char_device()) {
-        return Ok(Box::new(EccNand::open_mtd_read_only(path, profile)?));
+        return Ok(AnyNand::new(EccNand::open_mtd_read_only(path, profile)?));
     }
     let is_chip = profile.is_some_and(|profile| !profile.capabilities.needs_sync);
     if is_chip || ImageNand::is_at(path)? {
-        return Ok(Box::new(EccNand::open_image_damaged(path, profile)?));
+        return Ok(AnyNand::new(EccNand::open_image_damaged(path, profile)?));
     }
     let storage = FileStorage::open_read_only(path)?;
-    Ok(Box::new(SegmentFile::open_damaged(storage, |device| holds_pages(device))?))
+    Ok(AnyNand::new(SegmentFile::open_damaged(storage, |device| holds_pages(device))?))
 }
 
 /// Whether a path holds a plain file, rather than an image or a device of the system.
@@ -211,7 +205,7 @@ fn is_plain_file(path: &Path) -> Result<bool, OpenDeviceError> {
     Ok(kind_of(path)?.is_some_and(|kind| kind.is_file()) && !ImageNand::is_at(path)?)
 }
 
-impl<D: Nand> Database<D> {
+impl Database {
     /// Formats a device and creates an empty database on it.
     ///
     /// ```
@@ -229,10 +223,12 @@ impl<D: Nand> Database<D> {
     /// # Errors
     ///
     /// The options do not fit the device, or the device failed.
-    pub fn create_on(device: D, options: &Options) -> Result<Self, OpenError> {
-        let runtime = Runtime::create(device, options)?;
-        info!(preset = options.preset, memory = options.memory, "created");
-        Ok(Self::over(runtime))
+    pub fn create_on(
+        device: impl Nand + Send + 'static,
+        options: &Options,
+    ) -> Result<Self, OpenError> {
+        let inner = blocking::Database::create_on(AnyNand::new(device), options)?;
+        Ok(Self { inner })
     }
 
     /// Opens the database on a device, with a restart where the last session was not closed.
@@ -241,8 +237,12 @@ impl<D: Nand> Database<D> {
     ///
     /// The device holds no database, or a damaged one, or the options do not fit it; `Unsound` when
     /// [`Options::verify_on_open`] asks for a check that finds a fault.
-    pub fn open_on(device: D, options: &Options) -> Result<Self, OpenError> {
-        Self::opened(Runtime::open(device, options)?, options)
+    pub fn open_on(
+        device: impl Nand + Send + 'static,
+        options: &Options,
+    ) -> Result<Self, OpenError> {
+        let inner = blocking::Database::open_on(AnyNand::new(device), options)?;
+        Ok(Self { inner })
     }
 
     /// As [`Database::open_read_only`], on a device.
@@ -250,40 +250,26 @@ impl<D: Nand> Database<D> {
     /// # Errors
     ///
     /// As [`Database::open_on`]; `NeedsMemory` as [`Database::open_read_only`].
-    pub fn open_read_only_on(device: D, options: &Options) -> Result<Self, OpenError> {
-        Self::opened(Runtime::open_read_only(device, options)?, options)
-    }
-
-    fn opened(runtime: Runtime<D>, options: &Options) -> Result<Self, OpenError> {
-        let RecoveryReport { commits, pages_read, pages_written, full_scan, time_ns, .. } =
-            runtime.recovery();
-        info!(commits, pages_read, pages_written, full_scan, time_ns, "opened");
-        let database = Self::over(runtime);
-        if options.verify_on_open == VerifyOnOpen::Check {
-            database.require_sound()?;
-        }
-        Ok(database)
-    }
-
-    fn require_sound(&self) -> Result<(), OpenError> {
-        let faults = self.check()?.faults;
-        let count = faults.len();
-        match faults.into_iter().next() {
-            None => Ok(()),
-            Some(first) => Err(OpenError::Unsound { count, first: Box::new(first) }),
-        }
+    pub fn open_read_only_on(
+        device: impl Nand + Send + 'static,
+        options: &Options,
+    ) -> Result<Self, OpenError> {
+        let inner = blocking::Database::open_read_only_on(AnyNand::new(device), options)?;
+        Ok(Self { inner })
     }
 
     /// A database over a runtime.
+    #[doc(hidden)]
     #[must_use]
-    pub fn over(runtime: Runtime<D>) -> Self {
-        Self { runtime: Arc::new(runtime) }
+    pub fn over(runtime: Runtime<AnyNand>) -> Self {
+        Self { inner: blocking::Database::over(runtime) }
     }
 
     /// The runtime that drives the engine: for the lab and for tests.
+    #[doc(hidden)]
     #[must_use]
-    pub fn runtime(&self) -> &Runtime<D> {
-        &self.runtime
+    pub fn runtime(&self) -> &Runtime<AnyNand> {
+        self.inner.runtime()
     }
 
     /// Begins a read-write transaction; dropping it aborts. See [`Transaction`].
@@ -294,20 +280,20 @@ impl<D: Nand> Database<D> {
     /// # let directory = tempfile::tempdir()?;
     /// # let path = directory.path().join("db");
     /// use std::time::Duration;
-    /// use flagstone::{Database, EngineError, Options};
+    /// use flagstone::{Database, Options, WriteError};
     ///
     /// let options = Options::default().with_lock_timeout(Duration::from_millis(10));
     /// let db = Database::create(&path, &options)?;
     /// let table = db.table("t")?;
     /// let mut first = db.begin();
     /// first.put(table, b"key", b"1")?;
-    /// assert_eq!(db.begin().put(table, b"key", b"2"), Err(EngineError::LockTimeout));
+    /// assert_eq!(db.begin().put(table, b"key", b"2"), Err(WriteError::LockTimeout));
     /// first.commit()?;
     /// # Ok::<(), Box<dyn std::error::Error>>(())
     /// ```
     #[must_use]
-    pub fn begin(&self) -> Transaction<D> {
-        Transaction::begin(Arc::clone(&self.runtime))
+    pub fn begin(&self) -> Transaction {
+        Transaction::new(self.inner.begin())
     }
 
     /// Begins a snapshot of all durable commits. See [`Snapshot`].
@@ -315,8 +301,8 @@ impl<D: Nand> Database<D> {
     /// # Errors
     ///
     /// The device failed.
-    pub fn snapshot(&self) -> Result<Snapshot<D>, EngineError> {
-        Snapshot::begin(Arc::clone(&self.runtime))
+    pub fn snapshot(&self) -> Result<Snapshot, SnapshotError> {
+        Ok(Snapshot::new(self.inner.snapshot().map_err(SnapshotError::of)?))
     }
 
     /// Keeps the present state, with all commits so far, under `name` until it is dropped: across sessions
@@ -331,24 +317,24 @@ impl<D: Nand> Database<D> {
     /// ```
     /// # let directory = tempfile::tempdir()?;
     /// # let path = directory.path().join("db");
-    /// use flagstone::{Database, EngineError, Options};
+    /// use flagstone::{Database, Options, ReadError};
     ///
     /// let db = Database::create(&path, &Options::default())?;
     /// let stock = db.table("stock")?;
     /// let mut txn = db.begin();
     /// txn.put(stock, b"apples", b"12")?;
     /// txn.commit()?;
-    /// db.keep_snapshot("monday")?;
+    /// db.create_named_snapshot("monday")?;
     /// db.drop_table("stock")?;
     /// db.close()?;
     ///
     /// let db = Database::open(&path, &Options::default())?;
-    /// assert_eq!(db.kept_snapshots(), ["monday"]);
-    /// let monday = db.kept_snapshot("monday")?;
+    /// assert_eq!(db.named_snapshots(), ["monday"]);
+    /// let monday = db.open_named_snapshot("monday")?;
     /// let stock = monday.table("stock")?.ok_or("no such table")?;
     /// assert_eq!(monday.get(stock, b"apples")?.as_deref(), Some(&b"12"[..]));
-    /// db.drop_snapshot("monday")?;
-    /// assert_eq!(monday.get(stock, b"apples"), Err(EngineError::NoSnapshot));
+    /// db.delete_named_snapshot("monday")?;
+    /// assert_eq!(monday.get(stock, b"apples"), Err(ReadError::NoSnapshot));
     /// # Ok::<(), Box<dyn std::error::Error>>(())
     /// ```
     ///
@@ -357,16 +343,14 @@ impl<D: Nand> Database<D> {
     /// `SnapshotExists`; `NameTooLong` for a name of more than 255 bytes; `Full` when changes find no room in
     /// their pages, or the mapping of the snapshot finds none, on the device or among the mappings that a
     /// checkpoint names; the error of a damaged page for which changes wait; `ReadOnly`; the device failed.
-    pub fn keep_snapshot(&self, name: &str) -> Result<(), EngineError> {
-        self.runtime.keep_snapshot(name)?;
-        info!(name, "snapshot kept");
-        Ok(())
+    pub fn create_named_snapshot(&self, name: &str) -> Result<(), SnapshotError> {
+        self.inner.keep_snapshot(name).map_err(SnapshotError::of)
     }
 
     /// Names of the snapshots that are kept, oldest first.
     #[must_use]
-    pub fn kept_snapshots(&self) -> Vec<String> {
-        self.runtime.kept_snapshots()
+    pub fn named_snapshots(&self) -> Vec<String> {
+        self.inner.kept_snapshots()
     }
 
     /// A named snapshot, for reading. Its tables are opened with [`Snapshot::table`]; a table of the database
@@ -375,22 +359,19 @@ impl<D: Nand> Database<D> {
     /// # Errors
     ///
     /// `NoSnapshot`.
-    pub fn kept_snapshot(&self, name: &str) -> Result<Snapshot<D>, EngineError> {
-        let id = self.runtime.kept_snapshot(name)?;
-        Ok(Snapshot::kept(Arc::clone(&self.runtime), id))
+    pub fn open_named_snapshot(&self, name: &str) -> Result<Snapshot, SnapshotError> {
+        Ok(Snapshot::new(self.inner.kept_snapshot(name).map_err(SnapshotError::of)?))
     }
 
     /// Drops a named snapshot, durably, and frees the pages that it alone needs. Later reads of the snapshot
-    /// give [`EngineError::NoSnapshot`].
+    /// give [`ReadError::NoSnapshot`].
     ///
     /// # Errors
     ///
     /// `NoSnapshot`; `Full` when the host has no room for the blocks that were given back to it: the snapshot
     /// is dropped, but durably only with the next checkpoint; `ReadOnly`; the device failed.
-    pub fn drop_snapshot(&self, name: &str) -> Result<(), EngineError> {
-        self.runtime.drop_snapshot(name)?;
-        info!(name, "snapshot dropped");
-        Ok(())
+    pub fn delete_named_snapshot(&self, name: &str) -> Result<(), SnapshotError> {
+        self.inner.drop_snapshot(name).map_err(SnapshotError::of)
     }
 
     /// Counters of the engine since the database was opened, and the sizes it accepts.
@@ -406,7 +387,7 @@ impl<D: Nand> Database<D> {
     /// ```
     #[must_use]
     pub fn stats(&self) -> Stats {
-        let engine = self.runtime.engine();
+        let engine = self.runtime().engine();
         let limits = Limits {
             key_size_max: engine.key_size_max(),
             inline_value_size_max: engine.inline_value_size_max(engine.key_size_max()),
@@ -415,19 +396,19 @@ impl<D: Nand> Database<D> {
         };
         let stats = engine.stats();
         drop(engine);
-        Stats { engine: stats, limits, space: self.runtime.space().stats() }
+        Stats { engine: stats, limits, space: self.runtime().space().stats() }
     }
 
     /// State and wear of each erase block.
     #[must_use]
     pub fn block_report(&self) -> Vec<BlockReport> {
-        self.runtime.space().block_report()
+        self.runtime().space().block_report()
     }
 
     /// Work of the restart when the database was opened.
     #[must_use]
     pub fn recovery(&self) -> RecoveryReport {
-        self.runtime.recovery()
+        self.runtime().recovery()
     }
 
     /// Checks every node, large value and page, and reads every row. Writes nothing of its own.
@@ -449,10 +430,8 @@ impl<D: Nand> Database<D> {
     /// # Errors
     ///
     /// The device failed; contradictions that the check finds are part of the report.
-    pub fn check(&self) -> Result<CheckReport, EngineError> {
-        let report = self.runtime.check()?;
-        debug!(rows = report.rows, faults = report.faults.len(), "checked");
-        Ok(report)
+    pub fn check(&self) -> Result<CheckReport, ReadError> {
+        self.inner.check().map_err(ReadError::of)
     }
 
     /// Makes every commit durable.
@@ -460,8 +439,8 @@ impl<D: Nand> Database<D> {
     /// # Errors
     ///
     /// The device failed, now or before: commits that were not durable then are lost.
-    pub fn flush(&self) -> Result<(), EngineError> {
-        self.runtime.make_durable()
+    pub fn flush(&self) -> Result<(), CommitError> {
+        self.inner.flush().map_err(CommitError::of)
     }
 
     /// Merges all committed changes into their leaves, and writes a checkpoint: afterwards the leaves on
@@ -487,8 +466,8 @@ impl<D: Nand> Database<D> {
     /// # Errors
     ///
     /// The device failed, or has no room; commits are as durable as they were.
-    pub fn merge(&self) -> Result<(), EngineError> {
-        self.runtime.merge_all()
+    pub fn merge(&self) -> Result<(), CommitError> {
+        self.inner.merge().map_err(CommitError::of)
     }
 
     /// Flushes and writes a checkpoint, so that the next opening has next to nothing to read, and a read-only
@@ -500,16 +479,27 @@ impl<D: Nand> Database<D> {
     /// # Errors
     ///
     /// The device failed; commits are as durable as they were.
-    pub fn close(self) -> Result<(), EngineError> {
-        self.runtime.close()?;
-        info!("closed");
-        Ok(())
+    pub fn close(self) -> Result<(), CommitError> {
+        self.inner.close().map_err(CommitError::of)
     }
 
-    /// Gives the device back as it is, as if power had been cut; `None` while clones are alive.
+    /// Gives the device back as it is, as if power had been cut; `None` while clones, transactions or
+    /// snapshots are alive. [`AnyNand::downcast`] makes it the chip that it was.
+    ///
+    /// ```
+    /// use flagstone::{Database, Options};
+    /// use flagstone_nand::{Profile, SimNand};
+    ///
+    /// let profile = Profile::named("slc-2k")?.with_block_count(64)?;
+    /// let db = Database::create_on(SimNand::new(&profile, 1), &Options::default())?;
+    /// let device = db.into_device().ok_or("still shared")?;
+    /// let chip: SimNand = device.downcast().map_err(|_| "another kind of device")?;
+    /// assert!(!chip.is_off());
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
     #[must_use]
-    pub fn into_device(self) -> Option<D> {
-        Arc::into_inner(self.runtime).map(Runtime::into_device)
+    pub fn into_device(self) -> Option<AnyNand> {
+        self.inner.into_device()
     }
 }
 
@@ -529,6 +519,7 @@ pub struct Limits {
 
 /// Counters since the database was opened.
 #[derive(Clone, Debug, PartialEq)]
+#[non_exhaustive]
 pub struct Stats {
     /// Transactions, memory, merges.
     pub engine: EngineStats,

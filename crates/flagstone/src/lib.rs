@@ -1,7 +1,7 @@
 //! Flagstone: an embedded transactional storage engine that treats flash as flash.
 //!
 //! Ordered tables of byte strings, serializable transactions, snapshots, on a file, on the image of
-//! a NAND chip, or on any device that implements [`Nand`](flagstone_nand::Nand).
+//! a NAND chip, or on any device that implements [`Nand`](device::Nand).
 //!
 //! ```
 //! # let directory = tempfile::tempdir()?;
@@ -31,15 +31,22 @@
 //! | choose when a commit returns | [`Durability`], [`Transaction::commit_with`] |
 //! | copy a database | [`Database::backup_to`], [`Database::restore_from`], [`verify_backup`] |
 //! | read past damage; save rows of a damaged database | [`Snapshot::sound_rows`], [`Database::salvage`] |
-//! | run on another device | [`Database::create_on`], [`Database::open_on`] |
+//! | run on another device, or in memory | [`Database::create_on`], [`Database::open_on`], [`device`] |
 //! | store many rows that come in order, each page written once | [`Database::load_sorted`] |
 //! | see the cost of a transaction to the flash | [`Commit::bill`], [`Bill`] |
 //! | limit the wear of the flash in a day | [`Database::set_wear_budget`] |
+//! | tell errors apart | [`Error`], and the errors of each group of operations |
 //! | look inside | [`Database::stats`], [`Database::check`], [`Database::block_report`] |
-//! | drive the engine without threads | [`Runtime`], [`Engine`] |
-//!
+//! //!
 //! Keys are at most [`Limits::key_size_max`] bytes: the smaller of 1 KiB and about a quarter of a
 //! logical page. Values may be larger than pages and than the memory budget's share for them.
+//!
+//! # Features
+//!
+//! | feature | adds |
+//! | --- | --- |
+//! | `derive` (default) | `#[derive(Key)]` and `#[derive(Value)]`, for typed tables |
+//! | `seeded-bugs` | deliberate bugs, which the crash explorer has to find: never in a program |
 //!
 //! # Events
 //!
@@ -56,31 +63,62 @@ struct Readme;
 extern crate self as flagstone;
 
 mod database;
+mod error;
 mod salvage;
 mod typed;
 
 pub use database::{
-    AnyNand, BackupError, BackupReport, Commit, CompactError, CompactReport, Cursor, CursorMut,
-    Database, Entry, FileSize, KeyValue, Limits, LoadError, LoadReport, MissingRange, Range,
-    RowRef, Snapshot, SoundRow, SoundRows, Stats, Transaction, verify_backup,
+    BackupError, BackupReport, Commit, CompactError, CompactReport, Cursor, CursorMut, Database,
+    Entry, FileSize, KeyValue, Limits, LoadError, LoadReport, MissingRange, Range, RowRef,
+    Snapshot, SoundRow, SoundRows, Stats, Transaction, verify_backup,
 };
+pub use error::{CommitError, Error, OpenError, ReadError, SnapshotError, TableError, WriteError};
 #[cfg(feature = "derive")]
 pub use flagstone_derive::{Key, Value};
+#[cfg(feature = "seeded-bugs")]
+#[doc(hidden)]
+pub use flagstone_engine::SeededBug;
 #[doc(inline)]
 pub use flagstone_engine::salvage::{DoubtCause, MissingCause};
 #[doc(inline)]
 pub use flagstone_engine::{
-    Allowance, AtLimit, CheckFault, CheckReport, Corruption, DecodeError, Descriptor, Direction,
-    Durability, Engine, EngineError, EngineStats, Fetch, Fetched, FileLock, Flush, IndexFault,
-    Memory, OpenError, Options, OptionsError, PRESETS, Preset, REGION_SYSTEM, REGION_TABLES,
-    REGION_VALUES, Read, ReadNumber, RecoveryReport, Row, RowPart, RowValue, Runtime, Savepoint,
-    ScanRange, SeededBug, SnapshotId, SpaceGuard, Step, Stop, Table, Ticket, VerifyOnOpen, Wait,
-    WearBudget, WearLevelling, WearStatus, Work, Xid,
+    Allowance, AtLimit, CheckFault, CheckReport, Corruption, DecodeError, Durability, EngineStats,
+    FileLock, IndexFault, Memory, Options, OptionsError, PRESETS, Preset, RecoveryReport, RowPart,
+    Savepoint, Table, VerifyOnOpen, WearBudget, WearLevelling, WearStatus,
 };
 #[doc(inline)]
-pub use flagstone_space::{Bill, Cause};
+pub use flagstone_nand::{AnyNand, NandError};
+#[doc(inline)]
+pub use flagstone_space::{
+    Bill, BlockReport, Cause, LogicalPage, Lsn, MountError, SpaceError as StorageError, SpaceStats,
+};
 pub use salvage::{KeySpan, SalvageError, SalvageMethod, SalvageReport, SalvagedTable};
 pub use typed::{
     AnyIndex, EncodeKey, Finds, Found, FoundRows, Index, IndexReport, IndexedTable, Key,
     MultiTable, Pairs, Reads, StartsWith, TypedRange, TypedTable, Value, Values,
 };
+
+/// Devices: to run a database on a device of one's own, or on a simulated chip, which tests in memory use.
+///
+/// ```
+/// use flagstone::device::{Profile, SimNand};
+/// use flagstone::{Database, Options};
+///
+/// let profile = Profile::named("slc-2k")?.with_block_count(64)?;
+/// let db = Database::create_on(SimNand::new(&profile, 1), &Options::default())?;
+/// db.table("t")?;
+/// let chip = db.into_device().ok_or("still shared")?; // as if power had been cut
+/// assert_eq!(Database::open_on(chip, &Options::default())?.tables()?, ["t"]);
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
+///
+/// A device implements [`Nand`](device::Nand). What it can do is in its [`Capabilities`](device::Capabilities):
+/// no code above asks for its type.
+pub mod device {
+    #[doc(inline)]
+    pub use flagstone_nand::{
+        AnyNand, BlockIndex, Capabilities, Completion, Counters, EccNand, Geometry, ImageNand,
+        Nand, NandError, OpenDeviceError, PhysicalPage, Profile, ProfileError, ProgramPart,
+        ReadPart, SegmentFile, SimNand,
+    };
+}

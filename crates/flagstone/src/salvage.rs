@@ -20,13 +20,15 @@ mod write;
 use std::path::Path;
 
 use flagstone_engine::salvage::{DoubtCause, MissingCause, Scanned};
-use flagstone_engine::{CATALOG, EngineError, OpenError, Options};
-use flagstone_nand::{Nand, Profile};
+use flagstone_engine::{
+    CATALOG, EngineError, OpenError as EngineOpenError, Options, Runtime, VerifyOnOpen,
+};
+use flagstone_nand::{AnyNand, Nand, Profile};
 use flagstone_space::MountError;
-use thiserror::Error;
 
 use self::write::Writer;
-use crate::database::{AnyNand, Database, SoundRow, is_damage, open_device_to_salvage};
+use crate::database::{Database, SoundRow, is_damage, open_device_to_salvage};
+use crate::{Error, OpenError};
 
 /// How a database was salvaged.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -39,6 +41,7 @@ pub enum SalvageMethod {
 
 /// Keys of a table, and the reason why their rows are missing or doubtful.
 #[derive(Clone, Debug, PartialEq, Eq)]
+#[non_exhaustive]
 pub struct KeySpan<C> {
     /// Name of the table in the new database.
     pub table: String,
@@ -52,6 +55,7 @@ pub struct KeySpan<C> {
 
 /// A table that was salvaged.
 #[derive(Clone, Debug, PartialEq, Eq)]
+#[non_exhaustive]
 pub struct SalvagedTable {
     /// Its name in the new database.
     pub name: String,
@@ -64,6 +68,7 @@ pub struct SalvagedTable {
 
 /// Result of a salvage: the rows that came back, and the keys that did not.
 #[derive(Clone, Debug, PartialEq, Eq)]
+#[non_exhaustive]
 pub struct SalvageReport {
     /// Method.
     pub method: SalvageMethod,
@@ -114,7 +119,7 @@ impl SalvageReport {
 }
 
 /// Why nothing could be salvaged.
-#[derive(Debug, Error)]
+#[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum SalvageError {
     /// The damaged database cannot be read at all: no such file, locked, no power.
@@ -125,7 +130,7 @@ pub enum SalvageError {
     Target(OpenError),
     /// The new database refused an operation.
     #[error("the new database: {0}")]
-    Engine(EngineError),
+    Database(Error),
     /// The new database holds tables.
     #[error("the new database is not empty")]
     NotEmpty,
@@ -134,7 +139,7 @@ pub enum SalvageError {
     NothingFound,
 }
 
-impl Database<AnyNand> {
+impl Database {
     /// Saves the readable rows of a damaged database in a file, a NAND image or raw NAND into a new database
     /// in a file.
     ///
@@ -190,7 +195,7 @@ impl Database<AnyNand> {
         let target = Self::create(to, options).map_err(SalvageError::Target)?;
         let salvaged = target.salvage_from(device, options, watch);
         let salvaged = salvaged.and_then(|report| {
-            target.close().map_err(SalvageError::Engine)?;
+            target.close().map_err(of_target)?;
             Ok(report)
         });
         if salvaged.is_err() {
@@ -205,87 +210,99 @@ impl Database<AnyNand> {
 /// fit.
 const MEMORY_MAX: usize = 4 << 30;
 
-impl<D: Nand> Database<D> {
+impl Database {
     /// Saves the readable rows of the database on `source` into this one, which must be empty, and makes them
     /// durable. `watch` gets the number of rows so far from time to time.
     ///
     /// # Errors
     ///
     /// As [`Database::salvage`]; after a failure, the rows saved so far stay.
-    pub fn salvage_from<S: Nand>(
+    pub fn salvage_from(
         &self,
-        mut source: S,
+        source: impl Nand + Send + 'static,
         options: &Options,
         watch: impl FnMut(u64),
     ) -> Result<SalvageReport, SalvageError> {
-        if !self.tables().map_err(SalvageError::Engine)?.is_empty() {
+        if !self.tables().map_err(of_target)?.is_empty() {
             return Err(SalvageError::NotEmpty);
         }
+        let mut source = AnyNand::new(source);
         let mut writer = Writer::new(self, watch);
-        let report = match opened(&mut source, options) {
-            // Without a checkpoint there is no way to know which pages a mount missed.
-            Ok(damaged) if damaged.recovery().full_scan => None,
-            Ok(damaged) => salvage_opened(&damaged, &mut writer)?,
-            Err(error) if is_beyond_salvage(&error) => return Err(SalvageError::Source(error)),
-            Err(_) => None,
-        };
-        let report = match report {
-            Some(report) => report,
-            None => salvage_scanned(source, &mut writer)?,
+        let report = match options_to_open(&mut source, options) {
+            Ok(options) => {
+                let damaged = Database::open_read_only_on(source, &options);
+                salvage_database(damaged.map_err(SalvageError::Source)?, &mut writer)?
+            }
+            Err(error) if is_beyond_salvage(&error) => {
+                return Err(SalvageError::Source(error.into()));
+            }
+            Err(_) => salvage_scanned(source, &mut writer)?,
         };
         writer.finish()?;
         Ok(report)
     }
 }
 
-/// Opens the damaged database with as much memory as it asks for.
-fn opened<'a, S: Nand>(
-    source: &'a mut S,
-    options: &Options,
-) -> Result<Database<&'a mut S>, OpenError> {
-    let mut options = options.clone();
+/// Options that open the damaged database, with as much memory as it asks for; its faults are met later.
+fn options_to_open(source: &mut AnyNand, options: &Options) -> Result<Options, EngineOpenError> {
+    let mut options = options.clone().with_verify_on_open(VerifyOnOpen::Off);
     loop {
         // Another attempt with four times the memory, as long as the error is too little of it.
-        match Database::open_read_only_on(&mut *source, &options).map(drop) {
-            Err(OpenError::NeedsMemory { .. }) if options.memory < MEMORY_MAX => {
+        match Runtime::open_read_only(&mut *source, &options).map(drop) {
+            Err(EngineOpenError::NeedsMemory { .. }) if options.memory < MEMORY_MAX => {
                 options.memory = options.memory.saturating_mul(4);
             }
             Err(error) => return Err(error),
-            Ok(()) => break,
+            Ok(()) => return Ok(options),
         }
     }
-    Database::open_read_only_on(source, &options)
 }
 
 /// Whether an error means that nothing can be read at all: wrong options, or a device without power.
-fn is_beyond_salvage(error: &OpenError) -> bool {
+fn is_beyond_salvage(error: &EngineOpenError) -> bool {
     use flagstone_nand::NandError::PowerOff;
     matches!(
         error,
-        OpenError::Options(_)
-            | OpenError::Mount(MountError::Device(PowerOff))
-            | OpenError::Engine(EngineError::Device(PowerOff))
+        EngineOpenError::Options(_)
+            | EngineOpenError::Mount(MountError::Device(PowerOff))
+            | EngineOpenError::Engine(EngineError::Device(PowerOff))
     )
 }
 
+/// Copies the rows of a database that opens; from its pages, where these say more.
+fn salvage_database<W: FnMut(u64)>(
+    damaged: Database,
+    writer: &mut Writer<'_, W>,
+) -> Result<SalvageReport, SalvageError> {
+    // Without a checkpoint there is no way to know which pages a mount missed.
+    if !damaged.recovery().full_scan
+        && let Some(report) = salvage_opened(&damaged, writer)?
+    {
+        return Ok(report);
+    }
+    match damaged.into_device() {
+        Some(source) => salvage_scanned(source, writer),
+        None => Err(SalvageError::NothingFound),
+    }
+}
+
 /// Copies the rows of a database that opens; none where its catalog does not read.
-fn salvage_opened<S: Nand, D: Nand, W: FnMut(u64)>(
-    damaged: &Database<&mut S>,
-    writer: &mut Writer<'_, D, W>,
+fn salvage_opened<W: FnMut(u64)>(
+    damaged: &Database,
+    writer: &mut Writer<'_, W>,
 ) -> Result<Option<SalvageReport>, SalvageError> {
-    let source = |error: EngineError| SalvageError::Source(error.into());
-    let snapshot = damaged.snapshot().map_err(source)?;
+    let snapshot = damaged.snapshot().map_err(of_source)?;
     let tables = match snapshot.named_tables() {
         Ok(tables) => tables,
         Err(error) if is_damage(&error) => return Ok(None),
-        Err(error) => return Err(source(error)),
+        Err(error) => return Err(of_source(error)),
     };
     let mut report = SalvageReport::new(SalvageMethod::Opened);
     let mut unread = Vec::new();
     for (name, table) in tables {
         writer.write_to(&name, false, &mut report)?;
         for row in snapshot.sound_rows(table) {
-            match row.map_err(source)? {
+            match row.map_err(of_source)? {
                 SoundRow::Row((key, value)) => writer.put(&key, &value, &mut report)?,
                 SoundRow::Missing(range) => unread.push((table, name.clone(), range)),
             }
@@ -293,7 +310,7 @@ fn salvage_opened<S: Nand, D: Nand, W: FnMut(u64)>(
     }
     drop(snapshot);
     let mut space = damaged.runtime().space();
-    let survey = space.survey().map_err(|error| SalvageError::Source(error.into()))?;
+    let survey = space.survey().map_err(|error| SalvageError::Source(OpenError::Mount(error)))?;
     let mut scanned = Scanned::of(survey).map_err(source_lost)?;
     report.damaged_pages = scanned.damaged_pages();
     for (table, name, range) in unread {
@@ -310,12 +327,12 @@ fn salvage_opened<S: Nand, D: Nand, W: FnMut(u64)>(
 }
 
 /// Puts a database together from its pages, where it does not open.
-fn salvage_scanned<S: Nand, D: Nand, W: FnMut(u64)>(
-    source: S,
-    writer: &mut Writer<'_, D, W>,
+fn salvage_scanned<W: FnMut(u64)>(
+    source: AnyNand,
+    writer: &mut Writer<'_, W>,
 ) -> Result<SalvageReport, SalvageError> {
     let survey = flagstone_space::Survey::of(source);
-    let survey = survey.map_err(|error| SalvageError::Source(error.into()))?;
+    let survey = survey.map_err(|error| SalvageError::Source(OpenError::Mount(error)))?;
     let mut scanned = Scanned::of(survey).map_err(source_lost)?;
     if scanned.is_empty() {
         return Err(SalvageError::NothingFound);
@@ -332,5 +349,15 @@ fn salvage_scanned<S: Nand, D: Nand, W: FnMut(u64)>(
 }
 
 fn source_lost(error: flagstone_nand::NandError) -> SalvageError {
-    SalvageError::Source(EngineError::from(error).into())
+    of_source(EngineError::from(error))
+}
+
+/// The failure that an error of the damaged database is.
+fn of_source(error: impl Into<Error>) -> SalvageError {
+    SalvageError::Source(OpenError::Restart(Box::new(error.into())))
+}
+
+/// The failure that an error of the new database is.
+fn of_target(error: impl Into<Error>) -> SalvageError {
+    SalvageError::Database(error.into())
 }

@@ -14,16 +14,13 @@ const ARROWS: [(&str, &[&str]); 9] = [
     ("flagstone-opponents", &["flagstone-nand", "flagstone-space"]),
     (
         "flagstone-lab",
-        &[
-            "flagstone",
-            "flagstone-engine",
-            "flagstone-nand",
-            "flagstone-opponents",
-            "flagstone-space",
-        ],
+        &["flagstone-engine", "flagstone-nand", "flagstone-opponents", "flagstone-space"],
     ),
     ("flagstone-judges", &["flagstone", "flagstone-nand"]),
-    ("flagstone-cli", &["flagstone", "flagstone-lab", "flagstone-nand", "flagstone-space"]),
+    (
+        "flagstone-cli",
+        &["flagstone", "flagstone-engine", "flagstone-lab", "flagstone-nand", "flagstone-space"],
+    ),
 ];
 
 /// Goal: no crate names one of a floor above it, and none passes the public interface by but the lab. Method: the

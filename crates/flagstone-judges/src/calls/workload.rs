@@ -4,7 +4,7 @@ use std::fs::{self, File};
 use std::io::{BufReader, Read as _};
 
 use anyhow::{Context as _, bail};
-use flagstone::{Database, Durability, EngineError, Table};
+use flagstone::{Database, Durability, Error, Table};
 
 use crate::kills::plan::{Device, Mix, Plan, Session};
 use crate::kills::said::{Chore, Said};
@@ -240,17 +240,16 @@ impl Workload<'_> {
         let Err(error) = self.transaction_once(database, tables, number) else { return Ok(()) };
         self.worker.voice.say(&Said::Stumbled(format!("transaction {number}: {error}")));
         let again = match error {
-            EngineError::OutcomeUnknown => {
+            Error::OutcomeUnknown => {
                 // A later commit would build on one that is perhaps not there.
                 let mut transaction = database.begin();
                 let made = transaction.put(tables.0, b"after", b"");
-                let done = made.and_then(|()| transaction.commit_with(Durability::Immediate));
-                if done.is_ok() {
+                if made.is_ok() && transaction.commit_with(Durability::Immediate).is_ok() {
                     return Err(Broken::Goes.into());
                 }
                 Err(error)
             }
-            EngineError::Poisoned => Err(error),
+            Error::Poisoned => Err(error),
             _ => self.transaction_once(database, tables, number),
         };
         again.with_context(|| format!("transaction {number}, again"))
@@ -261,7 +260,7 @@ impl Workload<'_> {
         database: &Database,
         tables: (Table, Table),
         number: u64,
-    ) -> Result<(), EngineError> {
+    ) -> Result<(), Error> {
         let voice = &self.worker.voice;
         voice.say(&Said::Begun { thread: 0, number, appetite: Appetite::Full });
         let plan = self.worker.plan;

@@ -205,7 +205,7 @@ impl Court<'_> {
         shown: usize,
         manner: Manner,
     ) -> anyhow::Result<()> {
-        let found = database.kept_snapshots();
+        let found = database.named_snapshots();
         let fits = |kept: &super::progress::Kept| {
             kept.len() == found.len() && found.iter().all(|name| kept.contains_key(name))
         };
@@ -218,7 +218,7 @@ impl Court<'_> {
             ensure!(*step <= shown, "snapshot {name} is there, but not what it keeps");
             if manner.one_of(2) {
                 let tables = self.history.after(0, *step)?;
-                compare(&database.kept_snapshot(name)?, &[tables], None)
+                compare(&database.open_named_snapshot(name)?, &[tables], None)
                     .with_context(|| format!("snapshot {name}"))?;
             }
         }

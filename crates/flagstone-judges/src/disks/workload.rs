@@ -148,8 +148,8 @@ impl Session<'_> {
                 let rows = rows.iter().map(|(key, value)| (key, value.make()));
                 database.load_sorted(table, rows)?;
             }
-            Step::Keep(name) => self.database()?.keep_snapshot(name)?,
-            Step::Forget(name) => self.database()?.drop_snapshot(name)?,
+            Step::Keep(name) => self.database()?.create_named_snapshot(name)?,
+            Step::Forget(name) => self.database()?.delete_named_snapshot(name)?,
             Step::Flush => self.database()?.flush()?,
             Step::Merge => self.database()?.merge()?,
             Step::Reopen { closes } => self.reopen(*closes)?,
@@ -199,7 +199,7 @@ impl Session<'_> {
 
 fn change_all(
     database: &Database,
-    transaction: &mut Transaction<flagstone::AnyNand>,
+    transaction: &mut Transaction,
     changes: &[Change],
 ) -> anyhow::Result<()> {
     for change in changes {

@@ -5,7 +5,7 @@
 
 use hashbrown::HashMap;
 
-use flagstone::{Durability, EngineError, Savepoint, Table, Transaction};
+use flagstone::{CommitError, Durability, ReadError, Savepoint, Table, Transaction};
 
 use super::record::{Area, Finding, Key, List, Look, Op, Outcome, Txn, TxnId, Version};
 use super::value::Value;
@@ -203,7 +203,7 @@ impl<'a> Draft<'a> {
     pub(crate) fn find_members(&mut self, group: u64) -> Result<(), Stop> {
         let members = self.world.tables.members.clone();
         let rows: Vec<u32> =
-            members.find_keys(self.txn()?, &GROUP, &group)?.collect::<Result<_, EngineError>>()?;
+            members.find_keys(self.txn()?, &GROUP, &group)?.collect::<Result<_, ReadError>>()?;
         for row in rows {
             let found = self.read_member(row)?;
             if found != Some(group) {
@@ -227,8 +227,7 @@ impl<'a> Draft<'a> {
         if !version.0.is_multiple_of(3) {
             return Ok(());
         }
-        let values: Vec<u64> =
-            tags.values(self.txn()?, &row).collect::<Result<_, EngineError>>()?;
+        let values: Vec<u64> = tags.values(self.txn()?, &row).collect::<Result<_, ReadError>>()?;
         let looks = values.iter().map(|value| (key(*value), Look::Version(Version(*value))));
         self.note_scan(key(0), key(u64::MAX), looks.collect());
         let surplus = values.len().saturating_sub(count_max);
@@ -295,8 +294,8 @@ impl<'a> Draft<'a> {
     }
 
     /// Commits; gives the place in the order of commits.
-    pub(crate) fn commit(mut self, durability: Durability) -> Result<u64, EngineError> {
-        let txn = self.txn.take().ok_or(EngineError::Ended)?;
+    pub(crate) fn commit(mut self, durability: Durability) -> Result<u64, CommitError> {
+        let txn = self.txn.take().ok_or(CommitError::Ended)?;
         Ok(txn.commit_with(durability)?.lsn.0)
     }
 }

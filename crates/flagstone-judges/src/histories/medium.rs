@@ -100,7 +100,7 @@ const ENDINGS: [Ending; 12] = [
 
 impl<D: Crashable + Send + 'static> Medium for Shared<D> {
     fn device(&self) -> AnyNand {
-        Box::new(Self { device: Arc::clone(&self.device), writes: Arc::clone(&self.writes) })
+        AnyNand::new(Self { device: Arc::clone(&self.device), writes: Arc::clone(&self.writes) })
     }
 
     fn cut(&self, draw: &mut Draw) -> Box<dyn Medium> {

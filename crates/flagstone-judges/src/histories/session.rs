@@ -174,7 +174,7 @@ impl History<'_> {
         let threads = self.program.threads;
         let seen = world::whole(&db, viewer.name(), threads).map_err(|stop| stop.finding(form))?;
         let mut findings = Vec::new();
-        let names = db.kept_snapshots();
+        let names = db.named_snapshots();
         for (name, shown) in &self.kept {
             if !names.contains(name) {
                 let text = format!("the named snapshot {name} is gone");
@@ -183,7 +183,7 @@ impl History<'_> {
             }
             let shows = || -> Result<Whole, Stop> {
                 world::seen(
-                    &db.kept_snapshot(name)?,
+                    &db.open_named_snapshot(name)?,
                     &Tables::open(&db)?,
                     "named snapshot",
                     threads,

@@ -6,7 +6,7 @@ use std::collections::BTreeMap;
 use std::process;
 use std::time::Instant;
 
-use flagstone::{Durability, EngineError, Snapshot};
+use flagstone::{CommitError, Durability, Snapshot};
 
 use super::draft::Draft;
 use super::draw::Draw;
@@ -252,10 +252,10 @@ impl<'a> Worker<'a> {
                 Ok(())
             }
             Err(
-                EngineError::Deadlock
-                | EngineError::LockTimeout
-                | EngineError::Full
-                | EngineError::TooLarge,
+                CommitError::Deadlock
+                | CommitError::LockTimeout
+                | CommitError::Full
+                | CommitError::TooLarge,
             ) => {
                 self.appended.clear();
                 self.replaced.clear();
@@ -410,7 +410,7 @@ impl<'a> Worker<'a> {
         let begun = self.world.stamp();
         match if merges { self.world.db.merge() } else { self.world.db.flush() } {
             Ok(()) => {}
-            Err(EngineError::Full) => return Ok(()),
+            Err(CommitError::Full) => return Ok(()),
             Err(error) => return Err(error.into()),
         }
         let ended = self.world.stamp();
@@ -427,9 +427,9 @@ impl<'a> Worker<'a> {
         self.kept_left -= 1;
         let name = format!("kept-{}-{}", self.world.session, self.kept_left);
         let begun = self.world.stamp();
-        self.world.db.keep_snapshot(&name)?;
+        self.world.db.create_named_snapshot(&name)?;
         let ended = self.world.stamp();
-        let snapshot = self.world.db.kept_snapshot(&name)?;
+        let snapshot = self.world.db.open_named_snapshot(&name)?;
         let threads = self.world.program.threads;
         let seen = world::seen(&snapshot, &self.world.tables, Viewer::Kept.name(), threads)?;
         self.recorder.kept(name, seen.ops.clone());

@@ -7,8 +7,8 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use flagstone::{
-    AnyNand, Database, EngineError, Index, IndexedTable, MultiTable, OpenError, Options, Snapshot,
-    Table, verify_backup,
+    Database, Error, Index, IndexedTable, MultiTable, OpenError, Options, Snapshot, Table,
+    TableError, verify_backup,
 };
 use flagstone_nand::{Profile, SimNand};
 
@@ -36,28 +36,40 @@ pub(crate) enum Stop {
     /// The transaction, or the look, is given up; the session goes on.
     Retry,
     /// The device is gone, or does not work: the session ends.
-    Over(EngineError),
+    Over(Error),
     /// A broken promise.
     Found(Finding),
 }
 
-impl From<EngineError> for Stop {
-    fn from(error: EngineError) -> Self {
+impl From<Error> for Stop {
+    fn from(error: Error) -> Self {
         match error {
-            EngineError::Deadlock
-            | EngineError::LockTimeout
-            | EngineError::Full
-            | EngineError::TooLarge
-            | EngineError::TooManySnapshots
-            | EngineError::SnapshotTooOld => Self::Retry,
-            EngineError::Poisoned
-            | EngineError::OutcomeUnknown
-            | EngineError::Device(_)
-            | EngineError::Space(_) => Self::Over(error),
+            Error::Deadlock
+            | Error::LockTimeout
+            | Error::Full
+            | Error::TooLarge
+            | Error::TooManySnapshots
+            | Error::SnapshotTooOld => Self::Retry,
+            error @ (Error::Poisoned
+            | Error::OutcomeUnknown
+            | Error::Device(_)
+            | Error::Storage(_)) => Self::Over(error),
             error => Self::Found(Finding::new("refused", format!("an operation failed: {error}"))),
         }
     }
 }
+
+macro_rules! stop_of {
+    ($($error:ident)*) => {$(
+        impl From<flagstone::$error> for Stop {
+            fn from(error: flagstone::$error) -> Self {
+                Error::from(error).into()
+            }
+        }
+    )*};
+}
+
+stop_of! { ReadError WriteError CommitError TableError SnapshotError }
 
 impl Stop {
     /// The finding where no stop is allowed: on a working device, without other threads.
@@ -89,7 +101,7 @@ impl Tables {
     ///
     /// # Errors
     /// As [`Database::indexed`].
-    pub(crate) fn open(db: &Database) -> Result<Self, EngineError> {
+    pub(crate) fn open(db: &Database) -> Result<Self, TableError> {
         let plain = [
             db.table(Area::Lists.name())?,
             db.table(Area::Registers.name())?,
@@ -510,7 +522,7 @@ pub(crate) fn copied(world: &World<'_>) -> Result<(Whole, u64), Stop> {
     let mut backup = Vec::new();
     match world.db.backup_to(&mut backup) {
         Ok(_) => {}
-        Err(flagstone::BackupError::Engine(error)) => return Err(error.into()),
+        Err(flagstone::BackupError::Database(error)) => return Err(error.into()),
         Err(error) => return Err(refused(format!("a backup failed: {error}"))),
     }
     let taken = world.stamp();
@@ -525,7 +537,7 @@ pub(crate) fn copied(world: &World<'_>) -> Result<(Whole, u64), Stop> {
 
 fn empty() -> anyhow::Result<Database> {
     let profile = Profile::named("slc-4k")?.with_block_count(400)?;
-    let chip: AnyNand = Box::new(SimNand::new(&profile, 1));
+    let chip = SimNand::new(&profile, 1);
     Ok(Database::create_on(chip, &Options::default())?)
 }
 

@@ -6,8 +6,8 @@ use std::path::{Path, PathBuf};
 
 use anyhow::{Context as _, bail, ensure};
 use flagstone::{
-    AnyNand, BackupError, CompactError, Database, Durability, EngineError, LoadError, Snapshot,
-    Table, Transaction,
+    BackupError, CommitError, CompactError, Database, Durability, Error, LoadError, ReadError,
+    Snapshot, SnapshotError, Table, TableError, Transaction, WriteError,
 };
 #[cfg(target_os = "linux")]
 use flagstone_nand::EccOwner;
@@ -85,13 +85,13 @@ impl Worker<'_> {
                     }
                 }
                 let profile = Profile::named("slc-2k")?.with_block_count(*blocks)?;
-                let device: AnyNand = Box::new(EccNand::create_image(path, &profile)?);
+                let device = EccNand::create_image(path, &profile)?;
                 Database::create_on(device, options)?
             }
             #[cfg(target_os = "linux")]
             Device::Node(node) => {
                 let device = EccNand::create_mtd(node, None, EccOwner::Device)?;
-                Database::create_on(Box::new(device) as AnyNand, options)?
+                Database::create_on(device, options)?
             }
             #[cfg(not(target_os = "linux"))]
             Device::Node(_) => bail!("raw NAND needs Linux"),
@@ -113,8 +113,8 @@ impl Worker<'_> {
     /// Reports the contents of a database and of each kept snapshot, and the result of a check.
     pub(crate) fn show(&self, database: &Database) -> anyhow::Result<Contents> {
         let contents = contents(&database.snapshot()?)?;
-        for name in database.kept_snapshots() {
-            let kept = self::contents(&database.kept_snapshot(&name)?);
+        for name in database.named_snapshots() {
+            let kept = self::contents(&database.open_named_snapshot(&name)?);
             self.voice.show(&name, kept.with_context(|| format!("snapshot {name}"))?);
         }
         self.voice.show(LIVE, contents.clone());
@@ -206,16 +206,16 @@ impl Worker<'_> {
             let is_durable = script.durability != Durability::Deferred;
             let mut transaction = database.begin();
             let made = apply(self.plan, &mut transaction, tables, &script, number);
-            match made.and_then(|()| transaction.commit_with(script.durability)) {
+            match made.and_then(|()| Ok(transaction.commit_with(script.durability)?)) {
                 Ok(_) => {
                     self.voice.say(&Said::Done { thread, is_durable });
                     return Ok(true);
                 }
-                Err(EngineError::Deadlock | EngineError::LockTimeout) => {}
-                Err(EngineError::Full | EngineError::TooLarge) if appetite == Appetite::Full => {
+                Err(error) if error.is_retryable() => {}
+                Err(Error::Full | Error::TooLarge) if appetite == Appetite::Full => {
                     appetite = Appetite::Lean;
                 }
-                Err(EngineError::Full) => return Ok(false),
+                Err(Error::Full) => return Ok(false),
                 Err(error) => {
                     return Err(error).with_context(|| format!("transaction {number}"));
                 }
@@ -232,7 +232,7 @@ impl Worker<'_> {
         self.voice.say(&Said::Chore(chore));
         match work() {
             // A backup is cut short then, and has to be refused.
-            Err(error) if is_any(&error, |error| *error == EngineError::SnapshotTooOld) => Ok(()),
+            Err(error) if is_any(&error, |error| matches!(error, Error::SnapshotTooOld)) => Ok(()),
             done => {
                 done.with_context(|| name)?;
                 self.voice.say(&Said::ChoreDone);
@@ -249,7 +249,7 @@ impl Worker<'_> {
         number: u64,
     ) -> anyhow::Result<()> {
         let mut draw = Draw::of(&[self.plan.seed, self.plan.life, 4, number]);
-        let kept = database.kept_snapshots();
+        let kept = database.named_snapshots();
         let tables = database.tables()?;
         let mut scratch = tables.into_iter().filter(|name| name.starts_with(SCRATCH));
         let (first, second) = (scratch.next(), scratch.next());
@@ -274,8 +274,8 @@ impl Worker<'_> {
         match chore {
             Chore::Flush => database.flush()?,
             Chore::Merge => database.merge()?,
-            Chore::Keep(name) => database.keep_snapshot(name)?,
-            Chore::Forget(name) => database.drop_snapshot(name)?,
+            Chore::Keep(name) => database.create_named_snapshot(name)?,
+            Chore::Forget(name) => database.delete_named_snapshot(name)?,
             Chore::Rename(from, to) => database.rename_table(from, to)?,
             Chore::Drop(name) => database.drop_table(name)?,
             Chore::Backup(name) => {
@@ -318,7 +318,7 @@ impl Worker<'_> {
         for row in snapshot.range(bank, ..) {
             match row {
                 Ok((_, row)) => sum += balance(Some(&row)),
-                Err(EngineError::SnapshotTooOld) => return Ok(()),
+                Err(ReadError::SnapshotTooOld) => return Ok(()),
                 Err(error) => return Err(error.into()),
             }
         }
@@ -338,8 +338,8 @@ impl Worker<'_> {
     fn finish(&self) -> anyhow::Result<()> {
         let database = self.open()?;
         self.show(&database)?;
-        for name in database.kept_snapshots() {
-            self.chore(Chore::Forget(name.clone()), || Ok(database.drop_snapshot(&name)?))?;
+        for name in database.named_snapshots() {
+            self.chore(Chore::Forget(name.clone()), || Ok(database.delete_named_snapshot(&name)?))?;
         }
         database.close()?;
         if self.plan.device.is_plain_file() {
@@ -409,15 +409,29 @@ pub(crate) fn beside(plan: &Plan, path: &Path, name: &str) -> PathBuf {
 }
 
 fn is_full(error: &anyhow::Error) -> bool {
-    is_any(error, |error| matches!(error, EngineError::Full | EngineError::TooLarge))
+    is_any(error, |error| matches!(error, Error::Full | Error::TooLarge))
 }
 
 /// Whether the engine gave such an error, under any context.
-pub(crate) fn is_any(error: &anyhow::Error, is_one: impl Fn(&EngineError) -> bool) -> bool {
-    error.chain().any(|cause| match (cause.downcast_ref(), cause.downcast_ref()) {
-        (Some(error), _) | (_, Some(BackupError::Engine(error))) => is_one(error),
-        _ => false,
+pub(crate) fn is_any(error: &anyhow::Error, is_one: impl Fn(&Error) -> bool) -> bool {
+    error.chain().any(|cause| match cause.downcast_ref() {
+        Some(BackupError::Database(error)) => is_one(error),
+        _ => operation_error(cause).is_some_and(|error| is_one(&error)),
     })
+}
+
+/// The error of an operation of the database that `cause` is.
+fn operation_error(cause: &(dyn std::error::Error + 'static)) -> Option<Error> {
+    fn of<E: Clone + Into<Error> + std::error::Error + 'static>(
+        cause: &(dyn std::error::Error + 'static),
+    ) -> Option<Error> {
+        cause.downcast_ref::<E>().cloned().map(Into::into)
+    }
+    of::<ReadError>(cause)
+        .or_else(|| of::<WriteError>(cause))
+        .or_else(|| of::<CommitError>(cause))
+        .or_else(|| of::<TableError>(cause))
+        .or_else(|| of::<SnapshotError>(cause))
 }
 
 pub(crate) fn apply(
@@ -426,7 +440,7 @@ pub(crate) fn apply(
     (own, bank): (Table, Table),
     script: &super::script::Script,
     number: u64,
-) -> Result<(), EngineError> {
+) -> Result<(), Error> {
     if !script.undone.is_empty() {
         let savepoint = transaction.savepoint()?;
         script.undone.iter().try_for_each(|change| make(transaction, own, change))?;
@@ -439,16 +453,16 @@ pub(crate) fn apply(
         let before = balance(transaction.get(bank, &key)?.as_deref());
         transaction.put(bank, &key, &plan.account(before + amount))?;
     }
-    transaction.put(own, super::script::NUMBER, &number.to_be_bytes())
+    Ok(transaction.put(own, super::script::NUMBER, &number.to_be_bytes())?)
 }
 
-fn make(transaction: &mut Transaction, table: Table, change: &Change) -> Result<(), EngineError> {
+fn make(transaction: &mut Transaction, table: Table, change: &Change) -> Result<(), WriteError> {
     match change {
         Change::Put { key, value } => transaction.put(table, key, value),
         Change::Delete { key } => transaction.delete(table, key),
         Change::Patch { key, offset, bytes } => {
             match transaction.patch(table, key, *offset, bytes) {
-                Err(EngineError::PatchOutOfRange { .. }) => transaction.put(table, key, bytes),
+                Err(WriteError::PatchOutOfRange { .. }) => transaction.put(table, key, bytes),
                 patched => patched,
             }
         }

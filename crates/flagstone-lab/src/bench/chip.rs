@@ -1,6 +1,7 @@
 //! From a configuration to the engine's options and the chip that fits.
 
-use flagstone::{Database, OpenError, Options, OptionsError};
+use flagstone_engine::{OpenError, Options, OptionsError};
+use flagstone_engine::blocking::Database;
 use flagstone_engine::{Appends, Budget};
 use flagstone_nand::{Nand, Profile};
 

@@ -12,7 +12,7 @@
 use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex, PoisonError};
 
-use flagstone::{EngineError, Options};
+use flagstone_engine::{EngineError, Options};
 use flagstone_nand::Profile;
 
 use super::observe::Observer;

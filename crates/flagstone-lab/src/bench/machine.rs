@@ -1,6 +1,6 @@
 //! A loaded database on a device, for any device and any driver.
 
-use flagstone::{OpenError, Options};
+use flagstone_engine::{OpenError, Options};
 use flagstone_nand::Nand as _;
 
 use super::observe::{Observer, tell};

@@ -1,6 +1,6 @@
 //! Loading a database through the interface of its engine.
 
-use flagstone::{Durability, EngineError};
+use flagstone_engine::{Durability, EngineError};
 use flagstone_nand::Nand as _;
 
 use super::observe::{self, Moment, Observer, Sight};

@@ -1,6 +1,6 @@
 //! From measurements to the run object.
 
-use flagstone::Options;
+use flagstone_engine::Options;
 use flagstone_nand::Nand;
 use flagstone_space::RegionId;
 

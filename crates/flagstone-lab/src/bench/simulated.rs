@@ -2,7 +2,8 @@
 
 use std::time::{Duration, Instant};
 
-use flagstone::{Database, Durability, EngineError, Options};
+use flagstone_engine::blocking::Database;
+use flagstone_engine::{Durability, EngineError, Options};
 
 use super::machine::Machine;
 use super::observe::{Moment, Observer, Sight, show};

@@ -1,3 +1,4 @@
+use flagstone_engine::Options;
 use flagstone_nand::Profile;
 use flagstone_opponents::policies::{VictimRule, WithPolicies as _};
 
@@ -123,7 +124,7 @@ fn shore_kits_aborts_what_finds_no_account() {
 fn deferred_commits_are_durable_when_the_run_ends() {
     for preset in ["flagstone", "berkeley-original"] {
         let mut config = small(preset, 2);
-        config.options[0].durability = flagstone::Durability::Deferred;
+        config.options[0].durability = flagstone_engine::Durability::Deferred;
         assert_eq!(bench(&config).commits, 2_000, "{preset}");
     }
 }

@@ -4,7 +4,8 @@ use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
 use std::thread;
 use std::time::{Duration, Instant};
 
-use flagstone::{Database, Durability, EngineError, Options};
+use flagstone_engine::blocking::Database;
+use flagstone_engine::{Durability, EngineError, Options};
 use flagstone_nand::{EccNand, FileStorage, Nand, SegmentFile};
 
 use super::machine::Machine;

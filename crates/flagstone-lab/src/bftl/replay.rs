@@ -5,7 +5,7 @@
 //! - **R2** The result of a query is compared with the rows that the requests before it left; at
 //!   the end, everything.
 
-use flagstone::{EngineError, EngineStats, Options};
+use flagstone_engine::{EngineError, EngineStats, Options};
 use flagstone_nand::{Profile, ProfileError, SimNand};
 use flagstone_space::SpaceError;
 

@@ -1,9 +1,11 @@
 //! Operations of transactions.
 
-use flagstone::{Direction, EngineError, Row, RowValue, ScanRange, Step, Stop, Table, Xid};
+use flagstone_engine::Table;
 use flagstone_engine::lock::{Mode, Target};
 use flagstone_engine::node::{self as node_format, NodeView};
-use flagstone_engine::{AppendScheme, table_with_id};
+use flagstone_engine::{
+    AppendScheme, Direction, EngineError, Row, RowValue, ScanRange, Step, Stop, Xid, table_with_id,
+};
 use flagstone_space::{LogicalPage, Lsn};
 
 use super::Locking;

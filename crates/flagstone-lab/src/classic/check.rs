@@ -2,8 +2,8 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use flagstone::{EngineError, Step};
 use flagstone_engine::node::NodeView;
+use flagstone_engine::{EngineError, Step};
 use flagstone_nand::Nand;
 use flagstone_space::LogicalPage;
 

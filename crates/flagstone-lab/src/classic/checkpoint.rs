@@ -17,7 +17,7 @@
 //! Transactions go on all the while: the tables are a picture of one moment, and restart begins its
 //! analysis there.
 
-use flagstone::Xid;
+use flagstone_engine::Xid;
 use flagstone_engine::log::{ChainPoint, LogPosition};
 use flagstone_space::{LogicalPage, Lsn};
 

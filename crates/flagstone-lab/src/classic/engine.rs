@@ -5,8 +5,8 @@ mod logging;
 
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 
-use flagstone::{Durability, EngineError, EngineStats, Memory, Step, Stop, Wait};
-use flagstone::{Table, Xid};
+use flagstone_engine::{Durability, EngineError, EngineStats, Memory, Step, Stop, Wait};
+use flagstone_engine::{Table, Xid};
 use flagstone_engine::AppendScheme;
 use flagstone_engine::Reads;
 use flagstone_engine::lock::{LockOutcome, LockTable, Mode, Target};

@@ -15,7 +15,7 @@
 //! Redo is physiological: the page is named, and the entry within it by its key. Undo is logical:
 //! by tree and key, because splits move entries.
 
-use flagstone::Xid;
+use flagstone_engine::Xid;
 use flagstone_engine::node::ValueRef;
 use flagstone_space::{LogicalPage, Lsn};
 

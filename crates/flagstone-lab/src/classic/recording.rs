@@ -2,7 +2,7 @@
 //!
 //! Owns which records, reads and writes become events. Does nothing where no trace is recorded.
 
-use flagstone::Xid;
+use flagstone_engine::Xid;
 use flagstone_space::{LogicalPage, Lsn, PageInfo};
 
 use super::engine::Engine;

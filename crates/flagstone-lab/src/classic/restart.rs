@@ -14,11 +14,11 @@
 
 use std::collections::BTreeMap;
 
-use flagstone::{Corruption, EngineError, OpenError, RecoveryReport, Xid};
 use flagstone_engine::log::{
     ChainPoint, LogEnd, LogGeometry, LogPage, LogReader, LogWriter, ReadStart, Survivors,
 };
 use flagstone_engine::node::NodeView;
+use flagstone_engine::{Corruption, EngineError, OpenError, RecoveryReport, Xid};
 use flagstone_nand::{CellMode, Nand};
 use flagstone_space::{
     LogRead, LogicalPage, Lsn, MountError, MountReport, NoOwner, Space, SpaceOptions,

@@ -2,7 +2,8 @@
 
 use std::collections::BTreeMap;
 
-use flagstone::{Direction, Durability, Options, Row, RowValue, ScanRange, Table, Xid};
+use flagstone_engine::{Durability, Options, Table};
+use flagstone_engine::{Direction, Row, RowValue, ScanRange, Xid};
 use flagstone_nand::{Crashable, Profile, SimNand};
 
 use super::{Config, Locking, Machine, Mistake};
@@ -259,7 +260,7 @@ fn a_deadlock_ends_the_younger_and_the_older_goes_on() {
     let wait = machine.attempt(|engine| engine.put(older, table, b"b", b"3")).unwrap();
     assert_eq!(wait, None, "the older waits");
     let victim = machine.attempt(|engine| engine.put(younger, table, b"a", b"4"));
-    assert_eq!(victim, Err(flagstone::EngineError::Deadlock));
+    assert_eq!(victim, Err(flagstone_engine::EngineError::Deadlock));
     let done = machine.attempt(|engine| engine.put(older, table, b"b", b"3")).unwrap();
     assert_eq!(done, Some(()), "the younger is undone and its locks are gone");
     machine.commit(older, Durability::Immediate).unwrap();
@@ -277,7 +278,7 @@ fn a_long_transaction_is_refused_before_its_rollback_lacks_room() {
             |engine: &mut super::Engine| engine.put(xid, table, &number.to_be_bytes(), &[1; 90]);
         machine.run(put).err()
     });
-    assert_eq!(full, Some(flagstone::EngineError::Full));
+    assert_eq!(full, Some(flagstone_engine::EngineError::Full));
     machine.abort(xid).unwrap();
     assert!(all(&machine, table, Direction::Forward).is_empty());
     let xid = machine.engine().begin();

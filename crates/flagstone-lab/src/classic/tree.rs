@@ -9,8 +9,8 @@
 //! free     leaf ─▶ Fences(neighbour) Children(parent) Free(leaf)
 //! ```
 
-use flagstone::{EngineError, Step, Stop, Wait, Xid};
 use flagstone_engine::node::{self as node_format, NodeView};
+use flagstone_engine::{EngineError, Step, Stop, Wait, Xid};
 use flagstone_space::{LogicalPage, Lsn};
 
 use super::Locking;

@@ -5,7 +5,7 @@
 //! chunks identity | index (4) ─▶ bytes
 //! ```
 
-use flagstone::{EngineError, Step, Stop, Xid};
+use flagstone_engine::{EngineError, Step, Stop, Xid};
 use flagstone_space::LogicalPage;
 
 use super::engine::{CHUNKS, Engine};

@@ -6,7 +6,7 @@
 
 use std::collections::BTreeMap;
 
-use flagstone::{Durability, EngineError, OpenError, Table, Xid};
+use flagstone_engine::{Durability, EngineError, OpenError, Table, Xid};
 use flagstone_nand::Nand;
 
 use super::copies::{self, Copies, Piece};

@@ -5,7 +5,7 @@
 
 use std::collections::BTreeMap;
 
-use flagstone::{EngineError, Row, RowValue, ScanRange, Table};
+use flagstone_engine::{EngineError, Row, RowValue, ScanRange, Table};
 
 use super::script::Direction;
 use super::subject::Pairs;
@@ -19,7 +19,7 @@ const ROWS_MAX: usize = 1_000;
 pub(super) struct Piece<'a> {
     pub(super) table: Table,
     pub(super) range: &'a ScanRange,
-    pub(super) direction: flagstone::Direction,
+    pub(super) direction: flagstone_engine::Direction,
     pub(super) limit: usize,
     pub(super) rows: &'a mut Vec<Row>,
 }
@@ -32,8 +32,8 @@ pub(super) fn pairs(
     mut read: impl FnMut(Piece<'_>) -> Result<Option<Option<ScanRange>>, EngineError>,
 ) -> Result<Option<Pairs>, EngineError> {
     let direction = match direction {
-        Direction::Forward => flagstone::Direction::Forward,
-        Direction::Backward => flagstone::Direction::Backward,
+        Direction::Forward => flagstone_engine::Direction::Forward,
+        Direction::Backward => flagstone_engine::Direction::Backward,
     };
     let mut rest = Some(ScanRange { low: range.low.clone(), high: range.high.clone() });
     let mut pairs = Pairs::new();

@@ -1,17 +1,18 @@
-//! Flagstone under test: the shipped interface, driven by one thread.
+//! Flagstone under test: the handles of the shipped interface, driven by one thread.
 //!
-//! Owns open transactions and snapshots by slot. Uses [`Database`] as a program does, so that the
-//! shipped code is explored; only merging on demand goes through its runtime.
+//! Owns open transactions and snapshots by slot. Uses the handles that the public interface
+//! is made of, so that the shipped code is explored; only merging on demand goes through its runtime.
 //!
 //! - **T1** Dropping it is a power loss: nothing is flushed.
 
 use std::collections::BTreeMap;
 use std::ops::Bound;
 
-use flagstone::Direction::Forward;
-use flagstone::{
-    Database, Durability, Engine, EngineError, Fetch, OpenError, Savepoint, ScanRange, Snapshot,
-    Step, Stop, Table, Transaction, Wait, Xid,
+use flagstone_engine::Direction::Forward;
+use flagstone_engine::blocking::{Database, Snapshot, Transaction};
+use flagstone_engine::{
+    Durability, Engine, EngineError, Fetch, OpenError, Savepoint, ScanRange, Step, Stop, Table,
+    Wait, Xid,
 };
 use flagstone_nand::Nand;
 
@@ -152,8 +153,8 @@ impl<D: Nand> Flagstone<D> {
     }
 
     /// Counters of the engine.
-    pub(super) fn engine_stats(&self) -> flagstone::EngineStats {
-        self.database.stats().engine
+    pub(super) fn engine_stats(&self) -> flagstone_engine::EngineStats {
+        self.database.stats()
     }
 }
 

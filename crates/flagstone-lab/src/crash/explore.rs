@@ -31,8 +31,9 @@ use std::thread;
 use rand_pcg::Pcg64Mcg;
 use rand_pcg::rand_core::{Rng, SeedableRng};
 
-use flagstone::Durability;
+use flagstone_engine::Durability;
 use flagstone_nand::{Crashable, Ending};
+use flagstone_nand::{Crashable, Ending, UnknownEnding};
 
 pub use self::path::{BadCut, Cut, CutPath};
 use super::rig::{Capture, Capturing, Rig};

@@ -20,7 +20,7 @@ use std::sync::Arc;
 use rand_pcg::Pcg64Mcg;
 use rand_pcg::rand_core::{Rng, SeedableRng};
 
-use flagstone::Durability;
+use flagstone_engine::Durability;
 use flagstone_nand::{
     BlockFault, BlockIndex, Crashable, FaultPlan, Geometry, Nand, PageContent, Persistence,
     PhysicalPage, SimNand,

@@ -5,7 +5,7 @@
 
 use std::sync::Arc;
 
-use flagstone::{Durability, EngineError, Options};
+use flagstone_engine::{Durability, EngineError, Options};
 use flagstone_nand::{Profile, SimNand};
 
 use super::explore::{Pick, Scenario, follow, guarded};

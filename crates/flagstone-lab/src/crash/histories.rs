@@ -21,8 +21,8 @@ mod tests;
 pub mod threads;
 mod world;
 
-use flagstone::{EngineError, OpenError};
-use flagstone_engine::CommitBy;
+use flagstone_engine::OpenError;
+use flagstone_engine::{CommitBy, EngineError};
 use flagstone_nand::{Profile, SimNand};
 
 use super::subject::Setup;

@@ -9,7 +9,8 @@ mod ways;
 
 use std::time::Instant;
 
-use flagstone::{Options, SeededBug};
+use flagstone_engine::{Options, SeededBug};
+use flagstone_nand::{Crashable, Profile, ProfileError, SegmentFile, SimStorage};
 use flagstone_space::SpaceBug;
 use serde::Serialize;
 

@@ -148,7 +148,7 @@ fn opened(
 /// script, which leaves a log to read.
 fn bases_of(profile: &str, ops: usize) -> Result<Vec<Result<SimNand, Violation>>, CrashError> {
     let chip = chip(profile, 1)?;
-    let setup: Setup = small(flagstone::Options::default().with_seed(1), &chip).into();
+    let setup: Setup = small(flagstone_engine::Options::default().with_seed(1), &chip).into();
     let trial = |ops| Trial {
         chip: chip.clone(),
         setup: setup.clone(),

@@ -13,7 +13,7 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use flagstone::{Durability, EngineError, OpenError};
+use flagstone_engine::{Durability, EngineError, OpenError};
 use flagstone_nand::Nand;
 use flagstone_space::{
     GroupId, LogicalPage, Lsn, MountError, MountReport, NoOwner, RegionId, Space, SpaceError,

@@ -10,7 +10,7 @@
 
 use std::sync::Mutex;
 
-use flagstone::{Options, Runtime};
+use flagstone_engine::{Options, Runtime};
 use flagstone_nand::{Nand, SimNand};
 
 use super::explore::{Limits, Scenario, each_state};

@@ -5,7 +5,7 @@
 
 use std::collections::BTreeMap;
 
-use flagstone::{Durability, EngineError, OpenError};
+use flagstone_engine::{Durability, EngineError, OpenError};
 
 use super::script::Direction;
 use super::subject::{Pairs, Setup, Subject};

@@ -7,7 +7,7 @@
 
 use std::collections::BTreeMap;
 
-use flagstone::{Durability, EngineError, OpenError, Step, Table, Xid};
+use flagstone_engine::{Durability, EngineError, OpenError, Step, Table, Xid};
 use flagstone_nand::Nand;
 
 use super::copies::{self, Copies, Piece};

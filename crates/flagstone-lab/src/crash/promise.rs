@@ -7,8 +7,9 @@ use std::hash::{BuildHasher as _, Hasher as _, RandomState};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use flagstone::{Database, OpenError, OptionsError, WearLevelling};
+use flagstone_engine::{OpenError, OptionsError, WearLevelling};
 use flagstone_engine::Collection;
+use flagstone_engine::blocking::Database;
 use flagstone_nand::{
     Crashable, Ending, FaultPlan, Nand, Profile, SegmentFile, SimNand, SimSsd, SimStorage,
 };

@@ -17,7 +17,7 @@ mod snapshots;
 
 use std::sync::Arc;
 
-use flagstone::EngineError;
+use flagstone_engine::EngineError;
 use flagstone_nand::{Crashable, NandError};
 
 use self::answers::is_refused_whole;
@@ -339,7 +339,7 @@ impl<S: Subject<RunnerRig<C>>, C: Crashable> Runner<S, C> {
     pub fn must_be_worn_out(&mut self) -> Result<(), Stop> {
         let slot = SlotIndex(0);
         let put = Op::Put(slot, TableIndex(0), KeyIndex(1), Size(9));
-        let commit = Op::Commit(slot, flagstone::Durability::Immediate);
+        let commit = Op::Commit(slot, flagstone_engine::Durability::Immediate);
         let full = self.trace.full;
         for _ in 0..WORN_COMMITS_MAX {
             if self.trace.full > full {
@@ -421,7 +421,7 @@ impl<S: Subject<RunnerRig<C>>, C: Crashable> Runner<S, C> {
         &mut self,
         op: Op,
         slot: SlotIndex,
-        durability: flagstone::Durability,
+        durability: flagstone_engine::Durability,
     ) -> Result<(), Stop> {
         if !self.model.is_open(slot) {
             return Ok(());
@@ -432,7 +432,7 @@ impl<S: Subject<RunnerRig<C>>, C: Crashable> Runner<S, C> {
         match answer {
             None => {}
             Some(Ok(())) => {
-                if durability != flagstone::Durability::Deferred {
+                if durability != flagstone_engine::Durability::Deferred {
                     self.model.commit_durable(pending);
                     if pending.writes() {
                         self.model.settle_written();

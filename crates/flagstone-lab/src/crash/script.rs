@@ -11,7 +11,7 @@
 use rand_pcg::Pcg64Mcg;
 use rand_pcg::rand_core::{Rng, SeedableRng};
 
-use flagstone::Durability;
+use flagstone_engine::Durability;
 
 use crate::model::{SlotIndex, TableIndex};
 

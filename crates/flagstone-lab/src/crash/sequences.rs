@@ -4,7 +4,7 @@
 
 use std::sync::Arc;
 
-use flagstone::Durability;
+use flagstone_engine::Durability;
 use flagstone_nand::Crashable;
 
 use super::explore::{Limits, Progress, Scenario, Tally, explore, guarded, violation_of};

@@ -5,7 +5,7 @@
 
 use std::collections::BTreeMap;
 
-use flagstone::{Durability, EngineError, OpenError, Options, Runtime};
+use flagstone_engine::{Durability, EngineError, OpenError, Options, Runtime};
 use flagstone_nand::Nand;
 use flagstone_opponents::shadow::Restart;
 
@@ -21,7 +21,7 @@ pub struct Setup {
     pub restart: Restart,
     /// A bug of the engine, or none.
     #[cfg(feature = "seeded-bugs")]
-    pub engine_bug: Option<flagstone::SeededBug>,
+    pub engine_bug: Option<flagstone_engine::SeededBug>,
     /// A bug of the space floor, or none.
     #[cfg(feature = "seeded-bugs")]
     pub space_bug: Option<flagstone_space::SpaceBug>,

@@ -5,7 +5,7 @@
 use rand_pcg::Pcg64Mcg;
 use rand_pcg::rand_core::{Rng, SeedableRng};
 
-use flagstone::{OpenError, Options, OptionsError};
+use flagstone_engine::{OpenError, Options, OptionsError};
 use flagstone_engine::{
     AbsentLeaf, Budget, Collection, CommitBy, FrameKind, MergeTo, RelocationFolding,
 };

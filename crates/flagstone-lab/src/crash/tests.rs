@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use flagstone::Options;
+use flagstone_engine::Options;
 use flagstone_nand::{Profile, SimNand};
 
 use super::explore::{Limits, Scenario, Tally, explore};

@@ -3,7 +3,7 @@
 //! Owns scenarios in which leaves do so in every run: the earlier contents of the leaves, and the
 //! script. Never explores: the tests and the hunt do.
 
-use flagstone::{Durability, Options};
+use flagstone_engine::{Durability, Options};
 use flagstone_engine::CommitBy;
 use flagstone_nand::Crashable;
 

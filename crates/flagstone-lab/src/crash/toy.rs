@@ -3,7 +3,7 @@
 //! Owns the toy engine of the harness's own tests. It writes its whole content at every commit, to
 //! six slots in turn, so that it is right by inspection for two cuts in a row.
 
-use flagstone::{Durability, EngineError, OpenError};
+use flagstone_engine::{Durability, EngineError, OpenError};
 use flagstone_nand::{BlockIndex, Nand, NandError, ProgramPart, ReadPart};
 
 use super::overlay::{Overlay, Store};

@@ -5,7 +5,7 @@
 
 use std::sync::Arc;
 
-use flagstone::Durability;
+use flagstone_engine::Durability;
 use flagstone_nand::{BlockIndex, Crashable as _, FaultPlan, Nand as _, SimNand, WearOut};
 
 use super::explore::{guarded, violation_of};

@@ -1,6 +1,6 @@
 //! One client: an endless sequence of transactions, each begun again until it commits.
 
-use flagstone::{Durability, Stop, Xid};
+use flagstone_engine::{Durability, Stop, Xid};
 use flagstone_space::Lsn;
 
 use crate::store::Driven;

@@ -9,8 +9,7 @@
 
 use std::collections::{BTreeMap, HashMap};
 
-use flagstone::EngineError;
-use flagstone_engine::AppendScheme;
+use flagstone_engine::{AppendScheme, EngineError};
 use flagstone_nand::{Counters, Nand, SimNand};
 use flagstone_space::{LogicalPage, Lsn, NoOwner, PageInfo, Space, SpaceError, SpaceOptions};
 

@@ -3,7 +3,7 @@
 //! Owns the events and how they are recorded from the classic engine: clients on the virtual clock,
 //! after load and settling. The replay of a trace decides the cost of an event.
 
-use flagstone::{EngineError, Options};
+use flagstone_engine::{EngineError, Options};
 
 use crate::bench::observe::Listener;
 use crate::bench::{BenchError, prepare};

@@ -2,10 +2,10 @@
 
 use std::collections::{BTreeMap, BTreeSet, HashMap, VecDeque};
 
-use flagstone::{EngineError, EngineStats, Fetched, Memory, Step, Stop, Table, Wait, Xid};
 use flagstone_engine::Reads;
 use flagstone_engine::lock::{LockOutcome, LockTable, Mode, Target};
 use flagstone_engine::node::{self as node_format};
+use flagstone_engine::{EngineError, EngineStats, Fetched, Memory, Step, Stop, Table, Wait, Xid};
 use flagstone_space::{GroupId, LogicalPage, Lsn};
 
 use super::Config;

@@ -2,8 +2,8 @@
 
 use std::collections::BTreeSet;
 
-use flagstone::{EngineError, Fetch, Fetched, Step, Stop, Wait, Xid};
 use flagstone_engine::node::{self as node_format, NodeView};
+use flagstone_engine::{EngineError, Fetch, Fetched, Step, Stop, Wait, Xid};
 use flagstone_space::{GroupId, LogicalPage, Lsn};
 
 use super::engine::{CATALOG, CATALOG_ROOT, Checkpoint, Engine};

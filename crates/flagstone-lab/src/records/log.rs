@@ -14,7 +14,7 @@
 
 use std::collections::BTreeSet;
 
-use flagstone::Xid;
+use flagstone_engine::Xid;
 use flagstone_space::{LogicalPage, Lsn};
 
 use crate::classic::record::OwnCell;

@@ -4,7 +4,7 @@
 //! Owns the two latches (store before engine, never held across a call from outside), and the order
 //! of a commit: its versions complete, its record durable, then its flags.
 
-use flagstone::{
+use flagstone_engine::{
     EngineError, EngineStats, Fetch, Fetched, OpenError, Options, RecoveryReport, Step, Stop, Wait,
     Xid,
 };

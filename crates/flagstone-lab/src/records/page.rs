@@ -13,7 +13,7 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use flagstone::Xid;
+use flagstone_engine::Xid;
 use flagstone_engine::node::NodeView;
 use flagstone_space::Lsn;
 

@@ -2,7 +2,7 @@
 //!
 //! Owns the merging of committed records that stand in several versions. Never writes.
 
-use flagstone::{EngineError, Xid};
+use flagstone_engine::{EngineError, Xid};
 use flagstone_nand::Nand;
 use flagstone_opponents::shadow::records::{Read, RecordStore, Standing};
 use flagstone_space::{GroupId, LogicalPage, Lsn};

@@ -8,8 +8,8 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use flagstone::{EngineError, RecoveryReport, Xid};
 use flagstone_engine::node::{self as node_format, NodeView, ValueRef};
+use flagstone_engine::{EngineError, RecoveryReport, Xid};
 use flagstone_nand::Nand;
 use flagstone_opponents::shadow::records::{Batch, RecordStore};
 use flagstone_space::{GroupId, LogicalPage, Lsn};

@@ -4,7 +4,7 @@
 
 use std::collections::BTreeMap;
 
-use flagstone::{EngineError, Options, Table, Xid};
+use flagstone_engine::{EngineError, Options, Table, Xid};
 use flagstone_nand::{Profile, SimNand};
 
 use super::Machine;
@@ -213,7 +213,7 @@ fn a_store_reopens_with_what_was_committed() {
             let mut transaction = store.begin();
             crate::workload::Operations::put(&mut transaction, table, &key.to_be_bytes(), b"value")
                 .unwrap();
-            store.commit(transaction, flagstone::Durability::Immediate).unwrap();
+            store.commit(transaction, flagstone_engine::Durability::Immediate).unwrap();
         }
         let store = RecordDatabase::open(store.into_device().unwrap(), &options).unwrap();
         assert_eq!(contents(&store).len(), 200, "{name}");

@@ -7,8 +7,8 @@
 
 use std::collections::BTreeMap;
 
-use flagstone::{EngineError, Step, Stop, Wait, Xid};
 use flagstone_engine::node::{self as node_format, NodeView};
+use flagstone_engine::{EngineError, Step, Stop, Wait, Xid};
 use flagstone_space::{LogicalPage, Lsn};
 
 use super::engine::Engine;

@@ -10,7 +10,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::atomic::{AtomicU64, Ordering};
 
-use flagstone::Options;
+use flagstone_engine::Options;
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
 

@@ -6,7 +6,7 @@ use std::path::Path;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering};
 
-use flagstone::Options;
+use flagstone_engine::Options;
 use flagstone_nand::Profile;
 
 use super::cell::{Outcome, Outcomes};
@@ -170,7 +170,7 @@ fn runs_that_ended_are_not_run_again() {
         });
         let second = Cell::new("a second", move |_| match is_whole {
             true => Ok(Outcome::default().with("x", 2.0)),
-            false => Err(BenchError::Engine(flagstone::EngineError::Full)),
+            false => Err(BenchError::Engine(flagstone_engine::EngineError::Full)),
         });
         let claims = |outcomes: &Outcomes| {
             let mut drawing = Drawing::default();

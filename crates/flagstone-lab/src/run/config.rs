@@ -1,6 +1,6 @@
 //! Configuration of a run: asked for, derived, and observed.
 
-use flagstone::Options;
+use flagstone_engine::Options;
 use serde::{Deserialize, Serialize};
 
 /// Everything that shaped a run, so that it can be repeated (rule R3).
@@ -48,7 +48,7 @@ pub struct RunConfig {
 
 /// Options in a report: every setting by name.
 mod settings {
-    use flagstone::Options;
+    use flagstone_engine::Options;
     use serde::de::Error as _;
     use serde::ser::Error as _;
     use serde::{Deserialize as _, Deserializer, Serialize as _, Serializer};

@@ -1,6 +1,6 @@
 //! Counters at one moment, and the report of the stretch between two moments.
 
-use flagstone::EngineStats;
+use flagstone_engine::EngineStats;
 use flagstone_nand::{Counters, Nand, SsdCounters};
 use flagstone_space::{Cause, RegionId, RegionStats, SpaceStats};
 use std::collections::BTreeMap;

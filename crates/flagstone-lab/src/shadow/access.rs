@@ -1,9 +1,9 @@
 //! Operations of transactions.
 
-use flagstone::{Direction, EngineError, Row, RowValue, ScanRange, Step, Stop, Table, Xid};
 use flagstone_engine::lock::Mode;
 use flagstone_engine::node::{self as node_format, NodeView};
 use flagstone_engine::table_with_id;
+use flagstone_engine::{Direction, EngineError, Row, RowValue, ScanRange, Step, Stop, Table, Xid};
 use flagstone_space::LogicalPage;
 
 use super::engine::{CATALOG, Engine, TABLES};

@@ -5,7 +5,7 @@
 //! hears nothing of a transaction before its first page goes out; then every write under its
 //! number; then its commit, or its abort, once.
 
-use flagstone::{
+use flagstone_engine::{
     EngineError, EngineStats, Fetch, Fetched, OpenError, Options, RecoveryReport, Step, Stop, Xid,
 };
 use flagstone_nand::Nand;

@@ -3,7 +3,7 @@
 
 use std::collections::BTreeMap;
 
-use flagstone::{Durability, EngineError};
+use flagstone_engine::{Durability, EngineError};
 use flagstone_nand::{Profile, SimNand};
 
 use crate::bench::{self, BenchConfig, Warmup};

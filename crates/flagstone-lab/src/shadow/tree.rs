@@ -3,9 +3,9 @@
 //! A leaf is split as soon as an entry does not fit (eager). It stays when its last entry goes: its
 //! lock guards the range. The root of a tree never moves: when it splits, its content moves down.
 
-use flagstone::{EngineError, Step, Stop, Xid};
 use flagstone_engine::lock::Mode;
 use flagstone_engine::node::{self as node_format, NodeView};
+use flagstone_engine::{EngineError, Step, Stop, Xid};
 use flagstone_space::LogicalPage;
 
 use super::engine::Engine;

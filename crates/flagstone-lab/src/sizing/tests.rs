@@ -1,4 +1,4 @@
-use flagstone::Options;
+use flagstone_engine::Options;
 use flagstone_nand::Profile;
 
 use super::*;

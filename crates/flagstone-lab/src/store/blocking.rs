@@ -1,6 +1,6 @@
 //! The Flagstone engine behind the public interface.
 
-use flagstone::{Direction, REGION_TABLES, Row, RowValue, ScanRange};
+use flagstone_engine::{Direction, REGION_TABLES, Row, RowValue, ScanRange};
 
 use super::{
     BlockReport, Database, Drivable, Durability, EngineError, EngineStats, Nand, OnRow, OpenError,

@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use flagstone::{Direction, Row, ScanRange};
+use flagstone_engine::{Direction, Row, ScanRange};
 
 use super::stopping::{EngineTransaction, LatchedSession, Machinery, Stopping};
 use super::{

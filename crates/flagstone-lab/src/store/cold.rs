@@ -1,6 +1,6 @@
 //! Cold pages on the space floor: they fill a chip, and are never looked at.
 
-use flagstone::EngineError;
+use flagstone_engine::EngineError;
 use flagstone_nand::Nand;
 use flagstone_space::{Lsn, NoOwner, RegionId, Space, SpaceError, Temperature, WriteTag};
 

@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use flagstone::{Engine, Read};
+use flagstone_engine::{Engine, Read};
 use parking_lot::RwLockWriteGuard;
 
 use super::{

@@ -3,7 +3,7 @@
 
 use std::sync::Arc;
 
-use flagstone::{Direction, EngineError, Row, RowValue, ScanRange, Step, Stop, Table, Xid};
+use flagstone_engine::{Direction, EngineError, Row, RowValue, ScanRange, Step, Stop, Table, Xid};
 use parking_lot::MutexGuard;
 
 use super::OnRow;

@@ -1,6 +1,7 @@
 //! Workloads across power cuts, on the engine and the event loop: shared parts of their tests.
 
-use flagstone::{Database, EngineError, Options};
+use flagstone_engine::blocking::Database;
+use flagstone_engine::{EngineError, Options};
 use flagstone_nand::{Crashable as _, Ending, FaultPlan, Profile, SimNand};
 
 use super::{Acknowledged, Workload};

@@ -17,7 +17,7 @@ mod oltp;
 use std::fmt;
 use std::sync::{Arc, Mutex, OnceLock, PoisonError};
 
-use flagstone::{EngineError, Table};
+use flagstone_engine::{EngineError, Table};
 use serde::{Deserialize, Serialize};
 use thiserror::Error;
 

@@ -36,7 +36,7 @@ mod transaction;
 use std::fmt;
 use std::sync::{Arc, OnceLock};
 
-use flagstone::{EngineError, Table};
+use flagstone_engine::{EngineError, Table};
 use serde::{Deserialize, Serialize};
 
 use super::{Acknowledged, GivingUp, Put, Workload};

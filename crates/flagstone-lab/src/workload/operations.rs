@@ -1,6 +1,6 @@
 //! Operations that workloads ask of an engine inside one transaction.
 
-use flagstone::{Direction, Row, ScanRange, Table};
+use flagstone_engine::{Direction, Row, ScanRange, Table};
 
 /// Purpose of a read.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

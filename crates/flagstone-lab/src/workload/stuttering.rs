@@ -2,7 +2,7 @@
 
 use std::collections::{BTreeMap, HashMap};
 
-use flagstone::{Direction, Row, RowValue, Table};
+use flagstone_engine::{Direction, Row, RowValue, Table};
 
 use super::{Intent, Operations, Part, Scan};
 

@@ -18,7 +18,7 @@ mod transfer;
 
 use std::fmt;
 
-use flagstone::{EngineError, Table};
+use flagstone_engine::{EngineError, Table};
 use serde::{Deserialize, Serialize};
 
 use super::{Acknowledged, Draws, Put, Workload};

@@ -47,7 +47,7 @@ mod tests;
 use std::fmt;
 use std::sync::OnceLock;
 
-use flagstone::{EngineError, Table};
+use flagstone_engine::{EngineError, Table};
 use serde::{Deserialize, Serialize};
 
 use super::{Acknowledged, Put, Workload};

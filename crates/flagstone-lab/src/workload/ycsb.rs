@@ -16,7 +16,7 @@ mod tests;
 
 use std::fmt;
 
-use flagstone::{EngineError, Table};
+use flagstone_engine::{EngineError, Table};
 use serde::{Deserialize, Serialize};
 
 use super::{Acknowledged, GivingUp, Put, Workload};

@@ -1,10 +1,12 @@
 //! Base copies and changes in one order of use: no commit is lost with any window, and the window saves the
 //! work that it is made to save.
 
-use flagstone::{Database, Options};
+use flagstone::Options;
 use flagstone_engine::{AbsentLeaf, Budget, FrameKind, MergeTo, Techniques};
 use flagstone_nand::{Crashable as _, Profile, SimNand};
 use flagstone_opponents::policies::{ReplacementRule, VictimRule, WithPolicies as _};
+
+use crate::on::Database;
 
 const ROWS: u32 = 20_000;
 const CHANGES: u32 = 20_000;

@@ -1,9 +1,11 @@
 //! On-the-fly redo in presets: the pages that leave memory, the pages that a checkpoint writes, and the pages
 //! that restart does not write.
 
-use flagstone::{Database, Options, Table};
+use flagstone::{Options, Table};
 use flagstone_nand::{Crashable as _, Profile, SimNand};
 use flagstone_space::Cause;
+
+use crate::on::Database;
 
 const MEMORY: usize = 256 << 10;
 const ROWS: u32 = 4_000;

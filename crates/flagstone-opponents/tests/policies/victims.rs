@@ -3,10 +3,12 @@
 
 use std::collections::BTreeMap;
 
-use flagstone::{Database, Options};
+use flagstone::Options;
 use flagstone_engine::{Budget, CommitBy, MergeTo};
 use flagstone_nand::{Crashable as _, Profile, SimNand};
 use flagstone_opponents::policies::{SuperGroup, VictimRule, WithPolicies as _};
+
+use crate::on::Database;
 
 const ROWS: u32 = 20_000;
 const CHANGES: u32 = 20_000;

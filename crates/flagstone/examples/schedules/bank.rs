@@ -17,7 +17,8 @@ use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
-use flagstone::{Database, Durability, EngineError, Options, Runtime, SeededBug, Table};
+use flagstone::{AnyNand, Database, Durability, Error, Options, ReadError, Table};
+use flagstone_engine::{Runtime, SeededBug};
 use flagstone_nand::{Crashable as _, Ending, FaultPlan, Nand as _, Profile, SimNand};
 use rand_pcg::Pcg64Mcg;
 use rand_pcg::rand_core::{Rng as _, SeedableRng as _};
@@ -173,7 +174,7 @@ struct Bank {
 /// State that the threads of one schedule share.
 struct Shared<'a> {
     seed: u64,
-    database: &'a Database<SimNand>,
+    database: &'a Database,
     table: Table,
     said: Mutex<[Said; TELLERS]>,
     found: Mutex<Found>,
@@ -189,7 +190,7 @@ fn latched<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
 
 impl Bank {
     fn founded() -> Result<Self, Wrong> {
-        let text = |error: EngineError| error.to_string();
+        let text = |error: Error| error.to_string();
         let profile = Profile::named("tiny").and_then(|chip| chip.with_block_count(BLOCK_COUNT));
         let chip = SimNand::new(&profile.map_err(|error| error.to_string())?, 1);
         let memory = MEMORY_PAGES * chip.geometry().page_size as usize;
@@ -198,7 +199,7 @@ impl Bank {
         options = options.with_techniques(|techniques| techniques.frame_share = FRAME_SHARE);
         let database = Database::create_on(chip, &options);
         let database = database.map_err(|error| error.to_string())?;
-        let table = database.table("bank").map_err(text)?;
+        let table = database.table("bank").map_err(|error| text(error.into()))?;
         for row in 0..ROWS {
             let value = match row % BETWEEN {
                 0 if row / BETWEEN < ACCOUNTS => OPENING_BALANCE.to_le_bytes().to_vec(),
@@ -211,13 +212,13 @@ impl Bank {
             let committed = transaction.commit();
             committed.map_err(|error| format!("row {row}: {error}"))?;
         }
-        database.flush().map_err(text)?;
-        let chip = chip_of(&database);
+        database.flush().map_err(|error| text(error.into()))?;
+        let chip = chip_of(&database)?;
         Ok(Self { chip, options, bug: None })
     }
 
-    fn open(&self, chip: SimNand) -> Result<Database<SimNand>, Wrong> {
-        let runtime = Runtime::open_planted(chip, &self.options, self.bug, None);
+    fn open(&self, chip: SimNand) -> Result<Database, Wrong> {
+        let runtime = Runtime::open_planted(AnyNand::new(chip), &self.options, self.bug, None);
         Ok(Database::over(runtime.map_err(|error| format!("not opened: {error}"))?))
     }
 
@@ -228,14 +229,15 @@ impl Bank {
         if below(&mut random, 2) == 0 {
             let ending = [Ending::Untouched, Ending::Complete][below(&mut random, 2) as usize];
             let mut space = database.runtime().space();
-            let device = space.device_mut();
-            let operation = device.operation_count() + below(&mut random, OPERATIONS);
-            device.set_plan(FaultPlan::power_cut(seed, operation, ending));
+            let chip = space.device_mut().downcast_mut::<SimNand>();
+            let chip = chip.ok_or("another device")?;
+            let operation = chip.operation_count() + below(&mut random, OPERATIONS);
+            chip.set_plan(FaultPlan::power_cut(seed, operation, ending));
         }
         let (said, mut found) = day(seed, &database)?;
         found.schedules = 1;
         found.cuts = u64::from(is_off(&database));
-        let mut chip = chip_of(&database);
+        let mut chip = chip_of(&database)?;
         drop(database);
         chip.power_cycle();
         chip.set_plan(FaultPlan::default());
@@ -264,7 +266,7 @@ fn is_first_part(committed: u8, mark: u8) -> bool {
 }
 
 /// Runs the threads until all have ended, or the power is gone.
-fn day(seed: u64, database: &Database<SimNand>) -> Result<([Said; TELLERS], Found), Wrong> {
+fn day(seed: u64, database: &Database) -> Result<([Said; TELLERS], Found), Wrong> {
     let table = table_of(database)?;
     let (said, found) = (Mutex::default(), Mutex::default());
     let shared = Shared { seed, database, table, said, found };
@@ -296,15 +298,18 @@ fn day(seed: u64, database: &Database<SimNand>) -> Result<([Said; TELLERS], Foun
     Ok((said, found))
 }
 
-fn chip_of(database: &Database<SimNand>) -> SimNand {
-    database.runtime().space().device().clone()
+fn chip_of(database: &Database) -> Result<SimNand, Wrong> {
+    let space = database.runtime().space();
+    let chip = space.device().downcast_ref::<SimNand>();
+    chip.cloned().ok_or_else(|| String::from("another device"))
 }
 
-fn is_off(database: &Database<SimNand>) -> bool {
-    database.runtime().space().device().is_off()
+fn is_off(database: &Database) -> bool {
+    let space = database.runtime().space();
+    space.device().downcast_ref().is_some_and(SimNand::is_off)
 }
 
-fn table_of(database: &Database<SimNand>) -> Result<Table, Wrong> {
+fn table_of(database: &Database) -> Result<Table, Wrong> {
     let table = database.existing_table("bank").map_err(|error| error.to_string())?;
     table.ok_or_else(|| String::from("the table is gone"))
 }
@@ -312,7 +317,7 @@ fn table_of(database: &Database<SimNand>) -> Result<Table, Wrong> {
 /// Why the books cannot be read.
 #[derive(Debug)]
 enum Missed {
-    Refused(EngineError),
+    Refused(Error),
     Gone([u8; 4]),
 }
 
@@ -326,8 +331,10 @@ impl From<Missed> for Wrong {
 }
 
 /// Values of every account and mark, as `get` gives them.
-fn books(get: impl Fn(&[u8]) -> Result<Option<Vec<u8>>, EngineError>) -> Result<Books, Missed> {
-    let read = |key: [u8; 4]| get(&key).map_err(Missed::Refused)?.ok_or(Missed::Gone(key));
+fn books(get: impl Fn(&[u8]) -> Result<Option<Vec<u8>>, ReadError>) -> Result<Books, Missed> {
+    let read = |key: [u8; 4]| {
+        get(&key).map_err(|error| Missed::Refused(error.into()))?.ok_or(Missed::Gone(key))
+    };
     let mut books = Books { balances: Default::default(), marks: Default::default() };
     for (account, balance) in (0..).zip(&mut books.balances) {
         *balance = amount(&read(account_key(account))?);
@@ -369,7 +376,7 @@ fn settle(
 }
 
 /// Checks every row that no transfer changes, and the structure.
-fn check_all(database: &Database<SimNand>, table: Table) -> Result<(), Wrong> {
+fn check_all(database: &Database, table: Table) -> Result<(), Wrong> {
     let transaction = database.begin();
     let mut count = 0;
     for row in transaction.range(table, ..) {
@@ -390,7 +397,7 @@ fn check_all(database: &Database<SimNand>, table: Table) -> Result<(), Wrong> {
 
 impl Shared<'_> {
     /// An error is allowed while the power is gone.
-    fn excused(&self, result: Result<(), EngineError>) -> Result<(), Wrong> {
+    fn excused<E: std::fmt::Display>(&self, result: Result<(), E>) -> Result<(), Wrong> {
         match result {
             Err(error) if !is_off(self.database) => Err(format!("refused: {error}")),
             _ => Ok(()),
@@ -401,7 +408,7 @@ impl Shared<'_> {
         for number in 0..TRANSFERS {
             let transfer = transfer_of(self.seed, teller, number);
             let result = self.transfer(teller, number, transfer);
-            if let Err(EngineError::Deadlock) = result {
+            if let Err(Error::Deadlock) = result {
                 latched(&self.said)[teller].asked &= !(1 << number);
                 latched(&self.found).deadlocks += 1;
                 continue;
@@ -421,7 +428,7 @@ impl Shared<'_> {
         Ok(())
     }
 
-    fn transfer(&self, teller: usize, number: u8, transfer: Transfer) -> Result<(), EngineError> {
+    fn transfer(&self, teller: usize, number: u8, transfer: Transfer) -> Result<(), Error> {
         let mut transaction = self.database.begin();
         let Transfer { from, to, amount: sum, durability, locks_first } = transfer;
         for (account, change) in [(from, -sum), (to, sum)] {
@@ -437,7 +444,7 @@ impl Shared<'_> {
         let mark = transaction.get(self.table, &key)?.and_then(|value| value.first().copied());
         transaction.put(self.table, &key, &[mark.unwrap_or_default() | 1 << number])?;
         latched(&self.said)[teller].asked |= 1 << number;
-        transaction.commit_with(durability).map(drop)
+        Ok(transaction.commit_with(durability).map(drop)?)
     }
 
     /// Two snapshots, the second no older than the first, and a transaction that only reads.
@@ -452,7 +459,7 @@ impl Shared<'_> {
             let books = match books(|key| snapshot.get(self.table, key)) {
                 Ok(books) => books,
                 // The device may need the room of the versions that a snapshot keeps.
-                Err(Missed::Refused(EngineError::SnapshotTooOld)) => continue,
+                Err(Missed::Refused(Error::SnapshotTooOld)) => continue,
                 Err(_) if is_off(self.database) => return Ok(()),
                 Err(missed) => return Err(Wrong::from(missed) + ", by a snapshot"),
             };
@@ -473,7 +480,7 @@ impl Shared<'_> {
         let transaction = self.database.begin();
         let books = match books(|key| transaction.get(self.table, key)) {
             Ok(books) => books,
-            Err(Missed::Refused(EngineError::Deadlock)) => return Ok(()),
+            Err(Missed::Refused(Error::Deadlock)) => return Ok(()),
             Err(_) if is_off(self.database) => return Ok(()),
             Err(missed) => return Err(missed.into()),
         };

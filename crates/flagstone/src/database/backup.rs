@@ -21,16 +21,16 @@ mod stream;
 
 use std::io::{self, Read, Write};
 
-use flagstone_engine::{Durability, EngineError};
-use flagstone_nand::Nand;
-use thiserror::Error;
+use flagstone_engine::Durability;
 
 use self::stream::{FrameReader, FrameWriter};
 use super::load::ROW_OVERHEAD;
 use super::{Database, MissingRange, Snapshot, SoundRow, Transaction};
+use crate::{Error, ReadError};
 
 /// Content of a backup, as counts.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[non_exhaustive]
 pub struct BackupReport {
     /// Tables, empty ones included.
     pub tables: u64,
@@ -41,7 +41,7 @@ pub struct BackupReport {
 }
 
 /// Why a backup could not be written, or read back.
-#[derive(Debug, Error)]
+#[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum BackupError {
     /// The stream of the backup failed.
@@ -49,7 +49,7 @@ pub enum BackupError {
     Io(#[from] io::Error),
     /// The database refused an operation.
     #[error(transparent)]
-    Engine(#[from] EngineError),
+    Database(#[from] Error),
     /// The stream holds something else.
     #[error("this is no backup")]
     NotABackup,
@@ -95,7 +95,7 @@ enum Entry {
     End(BackupReport),
 }
 
-impl<D: Nand> Database<D> {
+impl Database {
     /// Writes all durable commits from before the call to `sink`, while other transactions go on.
     ///
     /// The backup is of one moment, holds rows and not pages, and can be read back into a database on another
@@ -128,7 +128,7 @@ impl<D: Nand> Database<D> {
     ///
     /// # Errors
     ///
-    /// `Io` of the sink. `Engine` with `SnapshotTooOld` when the device needed the space of the versions
+    /// `Io` of the sink. `Database` with `SnapshotTooOld` when the device needed the space of the versions
     /// that the backup was reading: begin it again.
     pub fn backup_to(&self, sink: impl Write) -> Result<BackupReport, BackupError> {
         self.backup_watched(sink, |_| {})
@@ -144,7 +144,7 @@ impl<D: Nand> Database<D> {
         sink: impl Write,
         watch: impl FnMut(&BackupReport),
     ) -> Result<BackupReport, BackupError> {
-        self.backup_of(&self.snapshot()?, sink, watch)
+        self.backup_of(&self.snapshot().map_err(Error::from)?, sink, watch)
     }
 
     /// As [`Database::backup_watched`], of the view of `snapshot`, named or not.
@@ -154,7 +154,7 @@ impl<D: Nand> Database<D> {
     /// As [`Database::backup_to`].
     pub fn backup_of(
         &self,
-        snapshot: &Snapshot<D>,
+        snapshot: &Snapshot,
         sink: impl Write,
         watch: impl FnMut(&BackupReport),
     ) -> Result<BackupReport, BackupError> {
@@ -169,21 +169,21 @@ impl<D: Nand> Database<D> {
     /// As [`Database::backup_to`], and the errors of `pass`.
     pub fn backup_sound(
         &self,
-        snapshot: &Snapshot<D>,
+        snapshot: &Snapshot,
         sink: impl Write,
         mut watch: impl FnMut(&BackupReport),
-        mut pass: impl FnMut(&str, MissingRange) -> Result<(), EngineError>,
+        mut pass: impl FnMut(&str, MissingRange) -> Result<(), ReadError>,
     ) -> Result<BackupReport, BackupError> {
         let mut writer = FrameWriter::begin(sink)?;
         let mut report = BackupReport::default();
-        for (name, table) in snapshot.named_tables()? {
+        for (name, table) in snapshot.named_tables().map_err(Error::from)? {
             put_head(&mut writer, ENTRY_TABLE, name.as_bytes())?;
             report.tables += 1;
             for row in snapshot.sound_rows(table) {
-                let (key, value) = match row? {
+                let (key, value) = match row.map_err(Error::from)? {
                     SoundRow::Row(row) => row,
                     SoundRow::Missing(missing) => {
-                        pass(&name, missing)?;
+                        pass(&name, missing).map_err(Error::from)?;
                         continue;
                     }
                 };
@@ -212,7 +212,7 @@ impl<D: Nand> Database<D> {
     /// # Errors
     ///
     /// `NotEmpty`, before anything is read; `NotABackup`, `Version`, `Truncated` or `Damaged` when the
-    /// stream is not a whole backup; `Engine` when the rows do not fit this database: `KeyTooLong` or
+    /// stream is not a whole backup; `Database` when the rows do not fit this database: `KeyTooLong` or
     /// `ValueTooLong` where its pages are smaller and a row is beyond its [`Limits`](crate::Limits).
     pub fn restore_from(&self, source: impl Read) -> Result<BackupReport, BackupError> {
         self.restore_watched(source, |_| {})
@@ -228,11 +228,11 @@ impl<D: Nand> Database<D> {
         source: impl Read,
         mut watch: impl FnMut(&BackupReport),
     ) -> Result<BackupReport, BackupError> {
-        if !self.tables()?.is_empty() {
+        if !self.tables().map_err(Error::from)?.is_empty() {
             return Err(BackupError::NotEmpty);
         }
         let mut table = None;
-        let mut batch: Option<Transaction<D>> = None;
+        let mut batch: Option<Transaction> = None;
         let (mut waiting, batch_bytes) = (0, self.batch_bytes());
         let report = read_entries(source, |entry, report| {
             match entry {
@@ -241,7 +241,7 @@ impl<D: Nand> Database<D> {
                     table = Some(self.copied_table(&name)?);
                 }
                 Entry::Row { key, value } => {
-                    let Some(table) = table else { return Err(EngineError::NoTable) };
+                    let Some(table) = table else { return Err(Error::NoTable) };
                     let transaction = batch.get_or_insert_with(|| self.begin());
                     transaction.put(table, &key, &value)?;
                     waiting += key.len() + value.len() + ROW_OVERHEAD;
@@ -257,7 +257,7 @@ impl<D: Nand> Database<D> {
             }
             Ok(())
         })?;
-        self.flush()?;
+        self.flush().map_err(Error::from)?;
         Ok(report)
     }
 }
@@ -266,9 +266,10 @@ impl<D: Nand> Database<D> {
 const WATCH_ROWS: u64 = 256;
 
 /// The flush at the end makes all of them durable, in order.
-fn commit<D: Nand>(transaction: Option<Transaction<D>>) -> Result<(), EngineError> {
+fn commit(transaction: Option<Transaction>) -> Result<(), Error> {
     transaction.map_or(Ok(()), |transaction| {
-        transaction.commit_with(Durability::Deferred).map(|_commit| ())
+        transaction.commit_with(Durability::Deferred)?;
+        Ok(())
     })
 }
 
@@ -308,7 +309,7 @@ fn put_head(writer: &mut FrameWriter<impl Write>, kind: u8, key: &[u8]) -> io::R
 /// Hands every entry to `take`, with the counts of the entries before it, and checks the whole (B2).
 fn read_entries(
     source: impl Read,
-    mut take: impl FnMut(Entry, &BackupReport) -> Result<(), EngineError>,
+    mut take: impl FnMut(Entry, &BackupReport) -> Result<(), Error>,
 ) -> Result<BackupReport, BackupError> {
     let mut reader = FrameReader::begin(source)?;
     let mut report = BackupReport::default();

@@ -5,11 +5,10 @@
 use std::time::Duration;
 
 use flagstone_engine::{WearBudget, WearStatus};
-use flagstone_nand::Nand;
 
 use super::Database;
 
-impl<D: Nand> Database<D> {
+impl Database {
     /// Gives the database a budget of wear, or another one; the account begins now.
     ///
     /// The budget is a property of this opening, shared by its clones; `clock` gives the time since any
@@ -25,7 +24,7 @@ impl<D: Nand> Database<D> {
     /// use std::sync::atomic::{AtomicU64, Ordering};
     /// use std::time::Duration;
     ///
-    /// use flagstone::{Allowance, AtLimit, EngineError, WearBudget};
+    /// use flagstone::{Allowance, AtLimit, WriteError, WearBudget};
     ///
     /// let table = db.table("t")?;
     /// let hour = Arc::new(AtomicU64::new(0));
@@ -44,7 +43,7 @@ impl<D: Nand> Database<D> {
     ///         break error;
     ///     }
     /// };
-    /// assert!(matches!(refused, EngineError::WearBudget { wait } if wait > Duration::ZERO));
+    /// assert!(matches!(refused, WriteError::WearBudget { wait } if wait > Duration::ZERO));
     /// assert!(db.snapshot()?.get(table, b"key")?.is_some(), "reading goes on");
     /// hour.store(12, Ordering::Relaxed);
     /// change()?;
@@ -55,18 +54,18 @@ impl<D: Nand> Database<D> {
         budget: WearBudget,
         clock: impl Fn() -> Duration + Send + Sync + 'static,
     ) {
-        self.runtime.set_wear_budget(budget, clock);
+        self.runtime().set_wear_budget(budget, clock);
     }
 
     /// Lifts the budget.
     pub fn clear_wear_budget(&self) {
-        self.runtime.clear_wear_budget();
+        self.runtime().clear_wear_budget();
     }
 
     /// Rest of the budget now; none without a budget.
     #[must_use]
     pub fn wear_status(&self) -> Option<WearStatus> {
-        self.runtime.wear_status()
+        self.runtime().wear_status()
     }
 }
 
@@ -78,10 +77,10 @@ mod tests {
     use flagstone_nand::{Profile, SimNand};
 
     use super::*;
-    use crate::{Allowance, AtLimit, Bill, EngineError, Options, Table};
+    use crate::{Allowance, AtLimit, Bill, Error, Options, Table, WriteError};
 
     struct Rig {
-        database: Database<SimNand>,
+        database: Database,
         table: Table,
         second: Arc<AtomicU64>,
     }
@@ -101,7 +100,7 @@ mod tests {
             Self { database, table, second }
         }
 
-        fn change(&self, number: u32) -> Result<Bill, EngineError> {
+        fn change(&self, number: u32) -> Result<Bill, Error> {
             let mut transaction = self.database.begin();
             let key = (number.wrapping_mul(2_654_435_761) % 2_000).to_be_bytes();
             transaction.put(self.table, &key, &[number as u8; 200])?;
@@ -147,7 +146,7 @@ mod tests {
             for number in 0..12_000 {
                 match rig.change(number) {
                     Ok(bill) => largest = largest.max(spent(per_day, &bill)),
-                    Err(EngineError::WearBudget { wait }) => {
+                    Err(Error::WearBudget { wait }) => {
                         refused += 1;
                         rig.second.fetch_add(wait.as_secs() + 1, Ordering::Relaxed);
                         assert!(rig.change(number).is_ok(), "the wait it named was long enough");
@@ -210,14 +209,14 @@ mod tests {
         let spent = WearBudget { left: Some(-5), ..budget(Allowance::Erases(24), AtLimit::Refuse) };
         let rig = Rig::new(spent);
         assert_eq!(rig.left(), -5);
-        let Err(EngineError::WearBudget { wait }) = rig.change(1) else { panic!("not refused") };
+        let Err(Error::WearBudget { wait }) = rig.change(1) else { panic!("not refused") };
         assert_eq!(wait.as_secs(), 5 * 3_600);
         let never =
             Rig::new(WearBudget { left: Some(0), ..budget(Allowance::Bytes(0), AtLimit::Refuse) });
         let refused = never.change(1).unwrap_err();
-        assert_eq!(refused, EngineError::WearBudget { wait: Duration::MAX });
+        assert!(matches!(refused, Error::WearBudget { wait: Duration::MAX }), "{refused}");
         assert_eq!(refused.to_string(), "the wear budget is used up for good");
-        let soon = EngineError::WearBudget { wait: Duration::from_millis(20) };
+        let soon = WriteError::WearBudget { wait: Duration::from_millis(20) };
         assert_eq!(soon.to_string(), "the wear budget is used up for 1 s");
     }
 

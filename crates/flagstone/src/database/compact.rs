@@ -17,21 +17,22 @@ use std::fs;
 use std::io;
 use std::path::{Path, PathBuf};
 
-use flagstone_engine::{Collection, EngineError, OpenError, Options};
+use flagstone_engine::{Collection, Options};
 use flagstone_nand::{
     Access, Extent, FileStorage, Making, Nand as _, OpenDeviceError, Profile, SegmentFile,
     require_one_name, sync_name,
 };
 use flagstone_space::{GcPolicy, SpaceOptions};
-use thiserror::Error;
 use tracing::info;
 
 use super::create::make;
 use super::load::LoadError;
 use super::{AnyNand, Database, FileSize};
+use crate::{Error, OpenError};
 
 /// Result of a compaction: rows copied, and bytes saved.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[non_exhaustive]
 pub struct CompactReport {
     /// Tables, empty ones included.
     pub tables: u64,
@@ -48,7 +49,7 @@ pub struct CompactReport {
 }
 
 /// Why a database was not compacted. The database is as it was, but for `Unsynced`.
-#[derive(Debug, Error)]
+#[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum CompactError {
     /// The database lies on a chip, on the image of one, or on a block device.
@@ -76,7 +77,7 @@ pub enum CompactError {
     },
     /// The database cannot be read.
     #[error(transparent)]
-    Engine(#[from] EngineError),
+    Database(Error),
     /// The new file cannot be made or written.
     #[error("the new file beside it: {source}")]
     New {
@@ -104,7 +105,7 @@ pub enum CompactError {
     },
 }
 
-impl Database<AnyNand> {
+impl Database {
     /// Writes a database in a plain file anew, densely and in order, and puts it in the place of the old.
     ///
     /// The copy has all tables and rows, the size or limit, the log and the logical pages of the old file;
@@ -212,7 +213,7 @@ fn write_anew(
     size: Option<FileSize>,
     mut watch: impl FnMut(u64, u64),
 ) -> Result<CompactReport, CompactError> {
-    let count = old.kept_snapshots().len();
+    let count = old.named_snapshots().len();
     if count > 0 {
         return Err(CompactError::Snapshots { count });
     }
@@ -231,11 +232,11 @@ fn write_anew(
     // Before the first row is in the copy, so that a user who may not read the original cannot read the copy.
     keep_access(path, making.path())?;
     let report = copy_rows(old, &copy, watch).map_err(|error| match error {
-        Side::Old(error) => CompactError::Engine(error),
-        Side::New(error) => new(error.into()),
+        Side::Old(error) => CompactError::Database(error),
+        Side::New(error) => new(OpenError::Restart(Box::new(error))),
     })?;
     let (used_before, used) = (used_bytes(old), used_bytes(&copy));
-    copy.close().map_err(|error| new(error.into()))?;
+    copy.close().map_err(|error| new(OpenError::Restart(Box::new(error.into()))))?;
     let (size_before, size) = (size_of(path)?, size_of(making.path())?);
     let directory = path.parent().unwrap_or(Path::new("/"));
     making.replace().map_err(of_file(path))?;
@@ -245,8 +246,8 @@ fn write_anew(
 
 /// Which of two databases failed.
 enum Side {
-    Old(EngineError),
-    New(EngineError),
+    Old(Error),
+    New(Error),
 }
 
 /// Loads every table of one moment into the copy, in the order of names and keys.
@@ -255,15 +256,15 @@ fn copy_rows(
     copy: &Database,
     mut watch: impl FnMut(u64, u64),
 ) -> Result<CompactReport, Side> {
-    let snapshot = old.snapshot().map_err(Side::Old)?;
-    let tables = snapshot.named_tables().map_err(Side::Old)?;
+    let snapshot = old.snapshot().map_err(|error| Side::Old(error.into()))?;
+    let tables = snapshot.named_tables().map_err(|error| Side::Old(error.into()))?;
     let total: u64 = {
         let transaction = old.begin();
         tables.iter().map(|(_, table)| transaction.len_estimate(*table)).sum()
     };
     let mut report = CompactReport::default();
     for (name, table) in tables {
-        let target = copy.copied_table(&name).map_err(Side::New)?;
+        let target = copy.copied_table(&name).map_err(|error| Side::New(error.into()))?;
         let mut failed = None;
         let rows = snapshot.range(table, ..).map_while(|row| {
             report.rows += 1;
@@ -274,7 +275,7 @@ fn copy_rows(
         });
         let loaded = copy.load_sorted(target, rows);
         if let Some(error) = failed {
-            return Err(Side::Old(error));
+            return Err(Side::Old(Error::from(error)));
         }
         loaded.map_err(|LoadError { source, .. }| Side::New(source))?;
         report.tables += 1;
@@ -287,7 +288,7 @@ const WATCH_ROWS: u64 = 256;
 
 fn open_file(path: &Path, options: &Options) -> Result<AnyNand, OpenError> {
     let storage = FileStorage::open_with(path, Access::Write, options.file_lock.into())?;
-    Ok(Box::new(SegmentFile::open(storage)?))
+    Ok(AnyNand::new(SegmentFile::open(storage)?))
 }
 
 /// An empty database in a file of the same shape, with the options that the old one was created with.

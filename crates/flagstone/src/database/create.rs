@@ -8,15 +8,17 @@ use std::io::{Error, ErrorKind};
 use std::os::unix::fs::FileTypeExt as _;
 use std::path::Path;
 
-use flagstone_engine::{OpenError, Options};
+use flagstone_engine::Options;
 use flagstone_nand::{
     Extent, Making, OpenDeviceError, Profile, SegmentFile, kind_of, require_missing,
 };
 
-use super::{AnyNand, Database};
+use super::Database;
+use crate::OpenError;
 
 /// Size of the file of a database, in bytes of its segments; a head of some hundred kilobytes comes on top.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[non_exhaustive]
 pub enum FileSize {
     /// Size in bytes, all of which are written at creation.
     Fixed(u64),
@@ -39,7 +41,7 @@ const FILE_LIMIT: u64 = 256 << 30;
 /// Highest limit of a file that grows.
 const FILE_LIMIT_MAX: u64 = 1 << 40;
 
-impl Database<AnyNand> {
+impl Database {
     /// Creates a database in a file that grows, from some 16 MiB to 256 GiB; for other sizes see
     /// [`Database::create_sized`], for other devices [`Database::create_on`].
     ///
@@ -92,7 +94,7 @@ impl Database<AnyNand> {
         let (profile, extent) = size.device()?;
         if kind_of(path)?.is_some_and(|kind| kind.is_block_device()) {
             let device = SegmentFile::create_file(path, &profile, extent)?;
-            return Self::create_on(Box::new(device), options);
+            return Self::create_on(device, options);
         }
         require_missing(path)?;
         let (making, created) = make(path, &profile, extent, options)?;
@@ -159,7 +161,7 @@ pub(super) fn make(
 ) -> Result<(Making, Database), OpenError> {
     let (making, storage) = Making::begin(target, options.file_lock.into())?;
     let device = SegmentFile::create_in(storage, profile, extent)?;
-    let created = Database::create_on(Box::new(device) as AnyNand, options)?;
+    let created = Database::create_on(device, options)?;
     Ok((making, created))
 }
 

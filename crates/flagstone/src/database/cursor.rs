@@ -5,18 +5,12 @@
 
 use std::fmt;
 
-use flagstone_engine::{
-    Direction, EngineError, Meter, Reader, Runtime, ScanRange, Table, successor,
-};
-use flagstone_nand::Nand;
+use flagstone_engine::{Direction, ScanRange, Table, successor};
 
-use super::AnyNand;
-use super::rows::{KeyValue, Range};
+use super::rows::{KeyValue, Range, RowRef};
 use super::snapshot::Snapshot;
 use super::transaction::Transaction;
-
-/// Key and value of the row that a cursor stands on.
-pub type RowRef<'a> = (&'a [u8], &'a [u8]);
+use crate::{ReadError, WriteError};
 
 /// Where a cursor stands.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -32,26 +26,39 @@ enum Place {
 }
 
 /// A place in a table, for reading: see [`Snapshot::cursor`] and [`Transaction::cursor`].
-pub struct Cursor<'a, D: Nand = AnyNand> {
-    runtime: &'a Runtime<D>,
-    reader: Reader,
+pub struct Cursor<'a> {
+    view: View<'a>,
     table: Table,
     place: Place,
     value: Vec<u8>,
-    ahead: Option<(Direction, Range<'a, D>)>,
-    meter: Option<&'a Meter>,
+    ahead: Option<(Direction, Range<'a>)>,
 }
 
-impl<D: Nand> fmt::Debug for Cursor<'_, D> {
+/// Whose rows a cursor reads.
+#[derive(Clone, Copy, Debug)]
+enum View<'a> {
+    Snapshot(&'a Snapshot),
+    Transaction(&'a Transaction),
+}
+
+impl<'a> View<'a> {
+    fn rows(self, table: Table, range: ScanRange) -> Range<'a> {
+        match self {
+            Self::Snapshot(snapshot) => snapshot.rows(table, range),
+            Self::Transaction(transaction) => transaction.rows(table, range),
+        }
+    }
+}
+
+impl fmt::Debug for Cursor<'_> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("Cursor").field("place", &self.place).finish_non_exhaustive()
     }
 }
 
-impl<'a, D: Nand> Cursor<'a, D> {
-    pub(super) fn new(runtime: &'a Runtime<D>, reader: Reader, table: Table) -> Self {
-        let (place, value) = (Place::Start, Vec::new());
-        Self { runtime, reader, table, place, value, ahead: None, meter: None }
+impl<'a> Cursor<'a> {
+    const fn new(view: View<'a>, table: Table) -> Self {
+        Self { view, table, place: Place::Start, value: Vec::new(), ahead: None }
     }
 
     /// The row that the cursor stands on; none before the first, behind the last, and between two.
@@ -69,7 +76,7 @@ impl<'a, D: Nand> Cursor<'a, D> {
     /// # Errors
     ///
     /// The errors of reading a row. The cursor then stands before `key`.
-    pub fn seek(&mut self, key: &[u8]) -> Result<Option<RowRef<'_>>, EngineError> {
+    pub fn seek(&mut self, key: &[u8]) -> Result<Option<RowRef<'_>>, ReadError> {
         self.jump(Place::Before(key.to_vec()));
         self.next()
     }
@@ -94,7 +101,7 @@ impl<'a, D: Nand> Cursor<'a, D> {
     ///
     /// The errors of reading a row. The cursor then stands where it was.
     #[expect(clippy::should_implement_trait, reason = "a row borrows from the cursor")]
-    pub fn next(&mut self) -> Result<Option<RowRef<'_>>, EngineError> {
+    pub fn next(&mut self) -> Result<Option<RowRef<'_>>, ReadError> {
         self.step(Direction::Forward)
     }
 
@@ -103,11 +110,11 @@ impl<'a, D: Nand> Cursor<'a, D> {
     /// # Errors
     ///
     /// The errors of reading a row. The cursor then stands where it was.
-    pub fn prev(&mut self) -> Result<Option<RowRef<'_>>, EngineError> {
+    pub fn prev(&mut self) -> Result<Option<RowRef<'_>>, ReadError> {
         self.step(Direction::Backward)
     }
 
-    fn step(&mut self, direction: Direction) -> Result<Option<RowRef<'_>>, EngineError> {
+    fn step(&mut self, direction: Direction) -> Result<Option<RowRef<'_>>, ReadError> {
         let rows = match self.ahead.take() {
             Some((known, rows)) if known == direction => rows,
             _ => self.rows(direction),
@@ -128,7 +135,7 @@ impl<'a, D: Nand> Cursor<'a, D> {
     }
 
     /// The rows from here on.
-    fn rows(&self, direction: Direction) -> Range<'a, D> {
+    fn rows(&self, direction: Direction) -> Range<'a> {
         let (low, high) = match (direction, &self.place) {
             (Direction::Forward, Place::Start) | (Direction::Backward, Place::End) => {
                 (Vec::new(), None)
@@ -143,11 +150,7 @@ impl<'a, D: Nand> Cursor<'a, D> {
                 (Vec::new(), Some(Vec::new()))
             }
         };
-        let rows = Range::new(self.runtime, self.reader, self.table, ScanRange { low, high });
-        let rows = match self.meter {
-            Some(meter) => rows.charged_to(meter),
-            None => rows,
-        };
+        let rows = self.view.rows(self.table, ScanRange { low, high });
         match direction {
             Direction::Forward => rows,
             Direction::Backward => rows.rev(),
@@ -157,12 +160,12 @@ impl<'a, D: Nand> Cursor<'a, D> {
 
 /// A place in a table, for reading and changing: see [`Transaction::cursor_mut`].
 #[derive(Debug)]
-pub struct CursorMut<'a, D: Nand = AnyNand> {
-    transaction: &'a Transaction<D>,
-    cursor: Cursor<'a, D>,
+pub struct CursorMut<'a> {
+    transaction: &'a Transaction,
+    cursor: Cursor<'a>,
 }
 
-impl<D: Nand> CursorMut<'_, D> {
+impl CursorMut<'_> {
     /// As [`Cursor::current`].
     #[must_use]
     pub fn current(&self) -> Option<RowRef<'_>> {
@@ -174,7 +177,7 @@ impl<D: Nand> CursorMut<'_, D> {
     /// # Errors
     ///
     /// As there.
-    pub fn seek(&mut self, key: &[u8]) -> Result<Option<RowRef<'_>>, EngineError> {
+    pub fn seek(&mut self, key: &[u8]) -> Result<Option<RowRef<'_>>, ReadError> {
         self.cursor.seek(key)
     }
 
@@ -194,7 +197,7 @@ impl<D: Nand> CursorMut<'_, D> {
     ///
     /// As there.
     #[expect(clippy::should_implement_trait, reason = "a row borrows from the cursor")]
-    pub fn next(&mut self) -> Result<Option<RowRef<'_>>, EngineError> {
+    pub fn next(&mut self) -> Result<Option<RowRef<'_>>, ReadError> {
         self.cursor.next()
     }
 
@@ -203,7 +206,7 @@ impl<D: Nand> CursorMut<'_, D> {
     /// # Errors
     ///
     /// As there.
-    pub fn prev(&mut self) -> Result<Option<RowRef<'_>>, EngineError> {
+    pub fn prev(&mut self) -> Result<Option<RowRef<'_>>, ReadError> {
         self.cursor.prev()
     }
 
@@ -211,10 +214,11 @@ impl<D: Nand> CursorMut<'_, D> {
     ///
     /// # Errors
     ///
-    /// See [`EngineError`].
-    pub fn put(&mut self, value: &[u8]) -> Result<bool, EngineError> {
+    /// See [`WriteError`].
+    pub fn put(&mut self, value: &[u8]) -> Result<bool, WriteError> {
         let Place::At(key) = &self.cursor.place else { return Ok(false) };
-        self.transaction.put_row(self.cursor.table, key, value)?;
+        let put = self.transaction.inner().put_row(self.cursor.table, key, value);
+        put.map_err(WriteError::of)?;
         self.cursor.value = value.to_vec();
         Ok(true)
     }
@@ -224,22 +228,22 @@ impl<D: Nand> CursorMut<'_, D> {
     ///
     /// # Errors
     ///
-    /// See [`EngineError`].
-    pub fn delete(&mut self) -> Result<Option<KeyValue>, EngineError> {
+    /// See [`WriteError`].
+    pub fn delete(&mut self) -> Result<Option<KeyValue>, WriteError> {
         let Place::At(key) = &self.cursor.place else { return Ok(None) };
         let key = key.clone();
-        self.transaction.delete_row(self.cursor.table, &key)?;
+        let deleted = self.transaction.inner().delete_row(self.cursor.table, &key);
+        deleted.map_err(WriteError::of)?;
         self.cursor.jump(Place::Before(key.clone()));
         Ok(Some((key, std::mem::take(&mut self.cursor.value))))
     }
 }
 
-impl<D: Nand> Transaction<D> {
+impl Transaction {
     /// A cursor before the first row of a table. Its first step locks the rest of the table ahead of it, as
     /// [`Transaction::range`] does.
-    pub fn cursor(&self, table: Table) -> Cursor<'_, D> {
-        let (runtime, reader) = self.reader();
-        Cursor { meter: Some(self.meter()), ..Cursor::new(runtime, reader, table) }
+    pub fn cursor(&self, table: Table) -> Cursor<'_> {
+        Cursor::new(View::Transaction(self), table)
     }
 
     /// A cursor before the first row of a table, through which rows can be changed; locks as
@@ -262,13 +266,13 @@ impl<D: Nand> Transaction<D> {
     /// txn.commit()?;
     /// # Ok::<(), Box<dyn std::error::Error>>(())
     /// ```
-    pub fn cursor_mut(&mut self, table: Table) -> CursorMut<'_, D> {
+    pub fn cursor_mut(&mut self, table: Table) -> CursorMut<'_> {
         let transaction = &*self;
         CursorMut { transaction, cursor: transaction.cursor(table) }
     }
 }
 
-impl<D: Nand> Snapshot<D> {
+impl Snapshot {
     /// A cursor before the first row of a table.
     ///
     /// ```
@@ -290,8 +294,7 @@ impl<D: Nand> Snapshot<D> {
     /// assert_eq!(cursor.next()?, Some((&b"apple"[..], &b""[..])));
     /// # Ok::<(), Box<dyn std::error::Error>>(())
     /// ```
-    pub fn cursor(&self, table: Table) -> Cursor<'_, D> {
-        let (runtime, reader) = self.reader();
-        Cursor::new(runtime, reader, table)
+    pub fn cursor(&self, table: Table) -> Cursor<'_> {
+        Cursor::new(View::Snapshot(self), table)
     }
 }

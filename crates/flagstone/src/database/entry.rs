@@ -6,24 +6,24 @@
 use std::fmt;
 use std::ops::RangeBounds;
 
-use flagstone_engine::{EngineError, ScanRange, Table, successor};
-use flagstone_nand::Nand;
+use flagstone_engine::blocking::scan_range;
+use flagstone_engine::{ScanRange, Table, successor};
 
-use super::AnyNand;
 use super::rows::KeyValue;
-use super::transaction::{Transaction, scan_range};
+use super::transaction::Transaction;
+use crate::WriteError;
 
 /// One key of a table, locked, with the value it has: see [`Transaction::entry`].
 ///
 /// Changes made through an entry are part of the transaction at once.
-pub struct Entry<'a, D: Nand = AnyNand> {
-    transaction: &'a mut Transaction<D>,
+pub struct Entry<'a> {
+    transaction: &'a mut Transaction,
     table: Table,
     key: Vec<u8>,
     value: Option<Vec<u8>>,
 }
 
-impl<D: Nand> fmt::Debug for Entry<'_, D> {
+impl fmt::Debug for Entry<'_> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("Entry")
             .field("key", &self.key)
@@ -32,7 +32,7 @@ impl<D: Nand> fmt::Debug for Entry<'_, D> {
     }
 }
 
-impl<D: Nand> Entry<'_, D> {
+impl Entry<'_> {
     /// The key.
     #[must_use]
     pub fn key(&self) -> &[u8] {
@@ -49,8 +49,8 @@ impl<D: Nand> Entry<'_, D> {
     ///
     /// # Errors
     ///
-    /// See [`EngineError`].
-    pub fn insert(&mut self, value: impl Into<Vec<u8>>) -> Result<Option<Vec<u8>>, EngineError> {
+    /// See [`WriteError`].
+    pub fn insert(&mut self, value: impl Into<Vec<u8>>) -> Result<Option<Vec<u8>>, WriteError> {
         let value = value.into();
         self.transaction.put(self.table, &self.key, &value)?;
         Ok(self.value.replace(value))
@@ -60,8 +60,8 @@ impl<D: Nand> Entry<'_, D> {
     ///
     /// # Errors
     ///
-    /// See [`EngineError`].
-    pub fn remove(&mut self) -> Result<Option<Vec<u8>>, EngineError> {
+    /// See [`WriteError`].
+    pub fn remove(&mut self) -> Result<Option<Vec<u8>>, WriteError> {
         if self.value.is_some() {
             self.transaction.delete(self.table, &self.key)?;
         }
@@ -72,8 +72,8 @@ impl<D: Nand> Entry<'_, D> {
     ///
     /// # Errors
     ///
-    /// See [`EngineError`].
-    pub fn or_insert(self, value: impl Into<Vec<u8>>) -> Result<Self, EngineError> {
+    /// See [`WriteError`].
+    pub fn or_insert(self, value: impl Into<Vec<u8>>) -> Result<Self, WriteError> {
         self.or_insert_with(|| value.into())
     }
 
@@ -81,8 +81,8 @@ impl<D: Nand> Entry<'_, D> {
     ///
     /// # Errors
     ///
-    /// See [`EngineError`].
-    pub fn or_insert_with(mut self, make: impl FnOnce() -> Vec<u8>) -> Result<Self, EngineError> {
+    /// See [`WriteError`].
+    pub fn or_insert_with(mut self, make: impl FnOnce() -> Vec<u8>) -> Result<Self, WriteError> {
         if self.value.is_none() {
             self.insert(make())?;
         }
@@ -94,8 +94,8 @@ impl<D: Nand> Entry<'_, D> {
     ///
     /// # Errors
     ///
-    /// See [`EngineError`].
-    pub fn and_modify(mut self, change: impl FnOnce(&mut Vec<u8>)) -> Result<Self, EngineError> {
+    /// See [`WriteError`].
+    pub fn and_modify(mut self, change: impl FnOnce(&mut Vec<u8>)) -> Result<Self, WriteError> {
         let Some(old) = &self.value else { return Ok(self) };
         let mut new = old.clone();
         change(&mut new);
@@ -133,7 +133,7 @@ fn difference<'a>(old: &[u8], new: &'a [u8]) -> Difference<'a> {
     Difference::Bytes { offset: first, bytes: &new[first..=last] }
 }
 
-impl<D: Nand> Transaction<D> {
+impl Transaction {
     /// Locks `key`, reads its value, and gives an entry through which it can be changed.
     ///
     /// ```
@@ -153,10 +153,10 @@ impl<D: Nand> Transaction<D> {
     ///
     /// # Errors
     ///
-    /// See [`EngineError`].
-    pub fn entry(&mut self, table: Table, key: &[u8]) -> Result<Entry<'_, D>, EngineError> {
+    /// See [`WriteError`].
+    pub fn entry(&mut self, table: Table, key: &[u8]) -> Result<Entry<'_>, WriteError> {
         self.lock_key(table, key)?;
-        let value = self.get(table, key)?;
+        let value = self.get(table, key).map_err(WriteError::of)?;
         Ok(Entry { transaction: self, table, key: key.to_vec(), value })
     }
 
@@ -177,13 +177,13 @@ impl<D: Nand> Transaction<D> {
     ///
     /// # Errors
     ///
-    /// See [`EngineError`].
+    /// See [`WriteError`].
     pub fn update(
         &mut self,
         table: Table,
         key: &[u8],
         change: impl FnOnce(&mut Vec<u8>),
-    ) -> Result<bool, EngineError> {
+    ) -> Result<bool, WriteError> {
         let entry = self.entry(table, key)?.and_modify(change)?;
         Ok(entry.value.is_some())
     }
@@ -206,13 +206,13 @@ impl<D: Nand> Transaction<D> {
     ///
     /// # Errors
     ///
-    /// See [`EngineError`]. Rows deleted before the error stay deleted in this transaction.
+    /// See [`WriteError`]. Rows deleted before the error stay deleted in this transaction.
     pub fn retain<'a>(
         &mut self,
         table: Table,
         bounds: impl RangeBounds<&'a [u8]>,
         keep: impl FnMut(&[u8], &[u8]) -> bool,
-    ) -> Result<u64, EngineError> {
+    ) -> Result<u64, WriteError> {
         self.retain_in(table, scan_range(&bounds), keep)
     }
 
@@ -221,7 +221,7 @@ impl<D: Nand> Transaction<D> {
         table: Table,
         mut from: ScanRange,
         mut keep: impl FnMut(&[u8], &[u8]) -> bool,
-    ) -> Result<u64, EngineError> {
+    ) -> Result<u64, WriteError> {
         let mut count = 0;
         loop {
             let mut batch = Vec::new();
@@ -229,7 +229,7 @@ impl<D: Nand> Transaction<D> {
             // transaction's changes half way.
             let mut last: Option<Vec<u8>> = None;
             for row in self.rows(table, from.clone()).take(RETAIN_ROWS) {
-                let (key, value): KeyValue = row?;
+                let (key, value): KeyValue = row.map_err(WriteError::of)?;
                 last = Some(key.clone());
                 if !keep(&key, &value) {
                     batch.push(key);

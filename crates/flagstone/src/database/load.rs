@@ -1,14 +1,14 @@
 //! Loads: many rows that come in the order of their keys, a large commit at a time.
 
-use flagstone_engine::{Durability, EngineError, Table};
-use flagstone_nand::Nand;
+use flagstone_engine::{Durability, Table};
 use flagstone_space::Bill;
-use thiserror::Error;
 
 use super::{Database, Transaction};
+use crate::Error;
 
 /// Rows that a load stored, and the cost of its commits.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[non_exhaustive]
 pub struct LoadReport {
     /// Rows that are durable.
     pub rows: u64,
@@ -19,13 +19,14 @@ pub struct LoadReport {
 }
 
 /// Why a load ended early. Rows of earlier commits stay stored.
-#[derive(Clone, Debug, PartialEq, Eq, Error)]
+#[derive(Debug, thiserror::Error)]
 #[error("{}: {source}", how_far(*stored))]
+#[non_exhaustive]
 pub struct LoadError {
     /// Number of rows from the beginning that are durable: a load that is continued begins behind them.
     pub stored: u64,
     /// Error that ended the load.
-    pub source: EngineError,
+    pub source: Error,
 }
 
 /// How far a load came, as the beginning of a sentence.
@@ -40,7 +41,7 @@ fn how_far(stored: u64) -> String {
 /// Memory of a row that waits for its commit, beside key and value.
 pub(crate) const ROW_OVERHEAD: usize = 64;
 
-impl<D: Nand> Database<D> {
+impl Database {
     /// Stores rows that come in ascending order of their keys, and gives their number, which may be 0.
     ///
     /// Rows that fall between two neighbours of the table, or behind its last row, are written once: a commit
@@ -65,7 +66,7 @@ impl<D: Nand> Database<D> {
     ///
     /// # Errors
     ///
-    /// [`EngineError::Unsorted`] when a key is not above the one before it; the errors of
+    /// [`Error::Unsorted`] when a key is not above the one before it; the errors of
     /// [`Transaction::put`] and [`Transaction::commit`]. Each says how many rows are stored.
     pub fn load_sorted<K: AsRef<[u8]>, V: AsRef<[u8]>>(
         &self,
@@ -92,27 +93,27 @@ impl<D: Nand> Database<D> {
 
     /// Bytes of rows that one commit may hold and stay in memory until then.
     pub(crate) fn batch_bytes(&self) -> usize {
-        self.runtime.engine().load_size_max()
+        self.runtime().engine().load_size_max()
     }
 }
 
 /// A load under way.
-struct Load<'a, D: Nand> {
-    database: &'a Database<D>,
+struct Load<'a> {
+    database: &'a Database,
     table: Table,
     bytes_max: usize,
     report: LoadReport,
     /// Holds the rows that wait for their commit.
-    transaction: Option<Transaction<D>>,
+    transaction: Option<Transaction>,
     rows: u64,
     bytes: usize,
     last: Option<Vec<u8>>,
 }
 
-impl<D: Nand> Load<'_, D> {
-    fn put(&mut self, key: &[u8], value: &[u8]) -> Result<(), EngineError> {
+impl Load<'_> {
+    fn put(&mut self, key: &[u8], value: &[u8]) -> Result<(), Error> {
         if self.last.as_deref().is_some_and(|last| key <= last) {
-            return Err(EngineError::Unsorted { row: self.report.rows + self.rows });
+            return Err(Error::Unsorted { row: self.report.rows + self.rows });
         }
         let size = key.len() + value.len() + ROW_OVERHEAD;
         if self.bytes + size > self.bytes_max {
@@ -127,7 +128,7 @@ impl<D: Nand> Load<'_, D> {
         Ok(())
     }
 
-    fn commit(&mut self) -> Result<(), EngineError> {
+    fn commit(&mut self) -> Result<(), Error> {
         let Some(transaction) = self.transaction.take() else { return Ok(()) };
         self.report.bill += transaction.commit_with(Durability::Immediate)?.bill;
         self.report.commits += 1;
@@ -145,7 +146,7 @@ mod tests {
     use super::*;
     use crate::Options;
 
-    fn database() -> (Database<SimNand>, Table) {
+    fn database() -> (Database, Table) {
         let profile = Profile::named("slc-2k").unwrap().with_block_count(128).unwrap();
         let options = Options::default().with_memory(1 << 20);
         let database = Database::create_on(SimNand::new(&profile, 1), &options).unwrap();
@@ -180,7 +181,7 @@ mod tests {
         let (database, table) = database();
         let rows = (0..9_000).map(row).chain([row(17)]);
         let error = database.load_sorted(table, rows).unwrap_err();
-        assert_eq!(error.source, EngineError::Unsorted { row: 9_000 });
+        assert!(matches!(error.source, Error::Unsorted { row: 9_000 }), "{error}");
         assert!(error.stored > 0 && error.stored < 9_000, "{error}");
         let stored = database.snapshot().unwrap().range(table, ..).count();
         assert_eq!(stored as u64, error.stored);
@@ -189,7 +190,7 @@ mod tests {
         assert_eq!(database.snapshot().unwrap().range(table, ..).count(), 9_000);
         let long = [(vec![0xFF; 4_000], Vec::new())];
         let error = database.load_sorted(table, long).unwrap_err();
-        assert!(matches!(error.source, EngineError::KeyTooLong { .. }), "{error}");
+        assert!(matches!(error.source, Error::KeyTooLong { .. }), "{error}");
         assert_eq!(error.stored, 0);
         assert!(error.to_string().starts_with("the load stored no row: key of"), "{error}");
     }

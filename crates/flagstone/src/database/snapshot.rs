@@ -1,23 +1,20 @@
-//! Read-only snapshots of the blocking interface.
+//! Read-only snapshots.
 
 use std::fmt;
 use std::ops::RangeBounds;
-use std::sync::Arc;
 
-use flagstone_engine::{CATALOG, Descriptor, EngineError, Read, Reader, Runtime, ScanRange, Table};
-use flagstone_nand::Nand;
-use flagstone_space::FrozenId;
+use flagstone_engine::{ScanRange, Table, blocking};
+use flagstone_nand::AnyNand;
 
-use super::AnyNand;
 use super::rows::{KeyValue, Range};
 use super::sound::SoundRows;
-use super::transaction::scan_range;
+use crate::ReadError;
 
 /// The database as it was at one durable commit. Never waits for transactions.
 ///
 /// Old versions that the snapshot needs stay on the device while it lives. When the device needs their space,
-/// the oldest snapshot ends, and its reads give [`EngineError::SnapshotTooOld`]. A named snapshot
-/// ([`Database::keep_snapshot`](super::Database::keep_snapshot)) stays until it is dropped.
+/// the oldest snapshot ends, and its reads give [`ReadError::SnapshotTooOld`]. A named snapshot
+/// ([`Database::create_named_snapshot`](super::Database::create_named_snapshot)) stays until it is dropped.
 ///
 /// ```
 /// # let directory = tempfile::tempdir()?;
@@ -39,26 +36,19 @@ use super::transaction::scan_range;
 /// assert_eq!(db.snapshot()?.last(table)?, Some((b"b".to_vec(), b"3".to_vec())));
 /// # Ok::<(), Box<dyn std::error::Error>>(())
 /// ```
-pub struct Snapshot<D: Nand = AnyNand> {
-    runtime: Arc<Runtime<D>>,
-    reader: Reader,
+pub struct Snapshot {
+    inner: blocking::Snapshot<AnyNand>,
 }
 
-impl<D: Nand> fmt::Debug for Snapshot<D> {
+impl fmt::Debug for Snapshot {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Snapshot").field("reader", &self.reader).finish_non_exhaustive()
+        self.inner.fmt(f)
     }
 }
 
-impl<D: Nand> Snapshot<D> {
-    pub(super) fn begin(runtime: Arc<Runtime<D>>) -> Result<Self, EngineError> {
-        let id = runtime.begin_snapshot()?;
-        Ok(Self { runtime, reader: Reader::Snapshot(id) })
-    }
-
-    /// A named snapshot.
-    pub(super) fn kept(runtime: Arc<Runtime<D>>, id: FrozenId) -> Self {
-        Self { runtime, reader: Reader::Kept(id) }
+impl Snapshot {
+    pub(super) const fn new(inner: blocking::Snapshot<AnyNand>) -> Self {
+        Self { inner }
     }
 
     /// The table of that name in the snapshot: a table that was dropped or renamed since is found by its name
@@ -67,10 +57,8 @@ impl<D: Nand> Snapshot<D> {
     /// # Errors
     ///
     /// As [`Snapshot::get`].
-    pub fn table(&self, name: &str) -> Result<Option<Table>, EngineError> {
-        let Some(entry) = self.get(CATALOG, name.as_bytes())? else { return Ok(None) };
-        let found = self.runtime.named_table(self.reader, name.as_bytes(), &entry)?;
-        Ok(found.map(|(_, table)| table))
+    pub fn table(&self, name: &str) -> Result<Option<Table>, ReadError> {
+        self.inner.table(name).map_err(ReadError::of)
     }
 
     /// Names of all tables of the snapshot, in order.
@@ -78,17 +66,13 @@ impl<D: Nand> Snapshot<D> {
     /// # Errors
     ///
     /// As [`Snapshot::get`].
-    pub fn tables(&self) -> Result<Vec<String>, EngineError> {
-        Ok(self.named_tables()?.into_iter().map(|(name, _)| name).collect())
+    pub fn tables(&self) -> Result<Vec<String>, ReadError> {
+        self.inner.tables().map_err(ReadError::of)
     }
 
     /// All tables of the snapshot, in order of their names.
-    pub(crate) fn named_tables(&self) -> Result<Vec<(String, Table)>, EngineError> {
-        let found = self.range(CATALOG, ..).map(|row| {
-            let (key, entry) = row?;
-            self.runtime.named_table(self.reader, &key, &entry)
-        });
-        found.filter_map(Result::transpose).collect()
+    pub(crate) fn named_tables(&self) -> Result<Vec<(String, Table)>, ReadError> {
+        self.inner.named_tables().map_err(ReadError::of)
     }
 
     /// The value of `key`.
@@ -97,13 +81,8 @@ impl<D: Nand> Snapshot<D> {
     ///
     /// `SnapshotTooOld` when the snapshot was ended to free its space; `ForeignTable` for a table of another
     /// database, or of another kept snapshot.
-    pub fn get(&self, table: Table, key: &[u8]) -> Result<Option<Vec<u8>>, EngineError> {
-        let mut value = Vec::new();
-        match self.read(table, key, &mut value)? {
-            Read::Absent => Ok(None),
-            Read::Inline => Ok(Some(value)),
-            Read::Large(descriptor) => self.load(&descriptor).map(Some),
-        }
+    pub fn get(&self, table: Table, key: &[u8]) -> Result<Option<Vec<u8>>, ReadError> {
+        self.inner.get(table, key).map_err(ReadError::of)
     }
 
     /// Whether `key` has a value. A value that has pages of its own is not loaded.
@@ -111,21 +90,13 @@ impl<D: Nand> Snapshot<D> {
     /// # Errors
     ///
     /// As [`Snapshot::get`].
-    pub fn contains_key(&self, table: Table, key: &[u8]) -> Result<bool, EngineError> {
-        Ok(self.read(table, key, &mut Vec::new())? != Read::Absent)
-    }
-
-    fn read(&self, table: Table, key: &[u8], value: &mut Vec<u8>) -> Result<Read, EngineError> {
-        self.runtime.read_key(self.reader, table, key, value)
-    }
-
-    fn load(&self, descriptor: &Descriptor) -> Result<Vec<u8>, EngineError> {
-        self.runtime.load(self.reader, descriptor)
+    pub fn contains_key(&self, table: Table, key: &[u8]) -> Result<bool, ReadError> {
+        self.inner.contains_key(table, key).map_err(ReadError::of)
     }
 
     /// Rows of a range in ascending order; [`Range::rev`] turns it around.
-    pub fn range<'a>(&'a self, table: Table, bounds: impl RangeBounds<&'a [u8]>) -> Range<'a, D> {
-        self.rows(table, scan_range(&bounds))
+    pub fn range<'a>(&'a self, table: Table, bounds: impl RangeBounds<&'a [u8]>) -> Range<'a> {
+        Range::new(self.inner.range(table, bounds))
     }
 
     /// Rows of a table in ascending order, past damage: keys that do not read are given as a range, followed
@@ -149,25 +120,18 @@ impl<D: Nand> Snapshot<D> {
     /// }
     /// # Ok::<(), Box<dyn std::error::Error>>(())
     /// ```
-    pub fn sound_rows(&self, table: Table) -> SoundRows<'_, D> {
-        SoundRows::new(
-            self.range(table, ..),
-            Box::new(move |key| self.runtime.end_of_leaf(self.reader, table, key)),
-        )
+    pub fn sound_rows(&self, table: Table) -> SoundRows<'_> {
+        let end_of = move |key: &[u8]| self.inner.end_of_leaf(table, key);
+        SoundRows::new(self.range(table, ..), Box::new(end_of))
     }
 
     /// Rows whose keys start with `prefix`.
-    pub fn prefix(&self, table: Table, prefix: &[u8]) -> Range<'_, D> {
-        self.rows(table, ScanRange::prefix(prefix))
+    pub fn prefix(&self, table: Table, prefix: &[u8]) -> Range<'_> {
+        Range::new(self.inner.prefix(table, prefix))
     }
 
-    pub(crate) fn rows(&self, table: Table, range: ScanRange) -> Range<'_, D> {
-        let (runtime, reader) = self.reader();
-        Range::new(runtime, reader, table, range)
-    }
-
-    pub(super) fn reader(&self) -> (&Runtime<D>, Reader) {
-        (&self.runtime, self.reader)
+    pub(crate) fn rows(&self, table: Table, range: ScanRange) -> Range<'_> {
+        Range::new(self.inner.rows(table, range))
     }
 
     /// The first row.
@@ -175,8 +139,8 @@ impl<D: Nand> Snapshot<D> {
     /// # Errors
     ///
     /// As [`Snapshot::get`].
-    pub fn first(&self, table: Table) -> Result<Option<KeyValue>, EngineError> {
-        self.range(table, ..).next().transpose()
+    pub fn first(&self, table: Table) -> Result<Option<KeyValue>, ReadError> {
+        self.inner.first(table).map_err(ReadError::of)
     }
 
     /// The last row.
@@ -184,8 +148,8 @@ impl<D: Nand> Snapshot<D> {
     /// # Errors
     ///
     /// As [`Snapshot::get`].
-    pub fn last(&self, table: Table) -> Result<Option<KeyValue>, EngineError> {
-        self.range(table, ..).rev().next().transpose()
+    pub fn last(&self, table: Table) -> Result<Option<KeyValue>, ReadError> {
+        self.inner.last(table).map_err(ReadError::of)
     }
 
     /// How many rows the table has.
@@ -193,15 +157,7 @@ impl<D: Nand> Snapshot<D> {
     /// # Errors
     ///
     /// As [`Snapshot::get`].
-    pub fn len(&self, table: Table) -> Result<u64, EngineError> {
-        self.range(table, ..).count_rows()
-    }
-}
-
-impl<D: Nand> Drop for Snapshot<D> {
-    fn drop(&mut self) {
-        if let Reader::Snapshot(id) = self.reader {
-            self.runtime.end_snapshot(id);
-        }
+    pub fn len(&self, table: Table) -> Result<u64, ReadError> {
+        self.inner.len(table).map_err(ReadError::of)
     }
 }

@@ -1,21 +1,23 @@
 //! Reading past damage: every row that reads, and the key ranges that do not.
 
-use flagstone_engine::{EngineError, ScanRange, successor};
-use flagstone_nand::{Nand, NandError};
+use flagstone_engine::blocking::Stopped;
+use flagstone_engine::{ScanRange, successor};
+use flagstone_nand::NandError;
 use flagstone_space::SpaceError;
 
-use super::AnyNand;
-use super::rows::{KeyValue, Range, Stopped};
+use super::rows::{KeyValue, Range};
+use crate::ReadError;
 
 /// Keys of a table whose rows do not read.
 #[derive(Clone, Debug, PartialEq, Eq)]
+#[non_exhaustive]
 pub struct MissingRange {
     /// First key.
     pub low: Vec<u8>,
     /// First key behind the range; none = to the end of the table.
     pub high: Option<Vec<u8>>,
     /// Error that is in the way.
-    pub error: EngineError,
+    pub error: ReadError,
 }
 
 /// An item of [`crate::Snapshot::sound_rows`].
@@ -30,8 +32,8 @@ pub enum SoundRow {
 /// Rows of a table in ascending order, and the missing ranges between them. Ends after the first error that
 /// is not damage.
 #[derive(Debug)]
-pub struct SoundRows<'a, D: Nand = AnyNand> {
-    rows: Range<'a, D>,
+pub struct SoundRows<'a> {
+    rows: Range<'a>,
     /// Where the leaf of a key ends.
     end_of: EndOf<'a>,
 }
@@ -47,13 +49,13 @@ impl std::fmt::Debug for EndOf<'_> {
     }
 }
 
-impl<'a, D: Nand> SoundRows<'a, D> {
-    pub(super) fn new(rows: Range<'a, D>, end_of: Box<EndOfKey<'a>>) -> Self {
+impl<'a> SoundRows<'a> {
+    pub(super) fn new(rows: Range<'a>, end_of: Box<EndOfKey<'a>>) -> Self {
         Self { rows, end_of: EndOf(end_of) }
     }
 
     /// The range of keys that `stopped` stands for; the rows go on behind it.
-    fn pass(&mut self, stopped: Stopped, error: EngineError) -> MissingRange {
+    fn pass(&mut self, stopped: Stopped, error: ReadError) -> MissingRange {
         match stopped {
             Stopped::Row(key) => {
                 self.rows.go_on(None);
@@ -74,8 +76,8 @@ impl<'a, D: Nand> SoundRows<'a, D> {
     }
 }
 
-impl<D: Nand> Iterator for SoundRows<'_, D> {
-    type Item = Result<SoundRow, EngineError>;
+impl Iterator for SoundRows<'_> {
+    type Item = Result<SoundRow, ReadError>;
 
     fn next(&mut self) -> Option<Self::Item> {
         let error = match self.rows.next()? {
@@ -90,12 +92,12 @@ impl<D: Nand> Iterator for SoundRows<'_, D> {
 }
 
 /// Whether an error is about a page that does not read, so that other pages may still read.
-pub(crate) const fn is_damage(error: &EngineError) -> bool {
+pub(crate) const fn is_damage(error: &ReadError) -> bool {
     matches!(
         error,
-        EngineError::Corrupt { .. }
-            | EngineError::Device(NandError::Uncorrectable { .. })
-            | EngineError::Space(
+        ReadError::Corrupt { .. }
+            | ReadError::Device(NandError::Uncorrectable { .. })
+            | ReadError::Storage(
                 SpaceError::Corrupt { .. }
                     | SpaceError::Lost(_)
                     | SpaceError::Unmapped(_)

@@ -1,25 +1,11 @@
 //! Tables as a whole: their names, and their end.
 
-use flagstone_engine::{Durability, EngineError, Table};
-use flagstone_nand::Nand;
-use tracing::info;
+use flagstone_engine::{Durability, Table};
 
 use super::{Database, Transaction};
+use crate::{Error, TableError};
 
-/// Mark between the name of a table and the name of one of its indexes.
-const INDEX_MARK: char = '@';
-
-/// Refuses the name of an index, and each name that could be taken for one.
-pub(crate) fn require_plain(name: &str) -> Result<(), EngineError> {
-    if name.contains(INDEX_MARK) { Err(EngineError::IndexName) } else { Ok(()) }
-}
-
-/// Common beginning of the names of a table's indexes.
-pub(crate) fn index_head(table: &str) -> String {
-    format!("{table}{INDEX_MARK}")
-}
-
-impl<D: Nand> Database<D> {
+impl Database {
     /// Opens a table, creating it durably when it does not exist.
     ///
     /// A name with `@` is the name of an index: `users@city` is renamed and dropped with `users`. Such a
@@ -29,12 +15,12 @@ impl<D: Nand> Database<D> {
     /// # let directory = tempfile::tempdir()?;
     /// # let path = directory.path().join("db");
     /// # let db = flagstone::Database::create(&path, &flagstone::Options::default())?;
-    /// use flagstone::EngineError;
+    /// use flagstone::TableError;
     ///
     /// let users = db.table("users")?;
     /// assert_eq!(db.table("users")?, users);
     /// assert_eq!(db.existing_table("user")?, None);
-    /// assert_eq!(db.table("users@home"), Err(EngineError::IndexName));
+    /// assert_eq!(db.table("users@home"), Err(TableError::IndexName));
     /// # Ok::<(), Box<dyn std::error::Error>>(())
     /// ```
     ///
@@ -43,12 +29,8 @@ impl<D: Nand> Database<D> {
     /// When the table does not exist: `IndexName`; `NameTooLong` when the name is longer than a key;
     /// `ReadOnly` in a database that was opened for reading; `WearBudget` where the budget is used up. The
     /// device is full or failed.
-    pub fn table(&self, name: &str) -> Result<Table, EngineError> {
-        if let Some(table) = self.existing_table(name)? {
-            return Ok(table);
-        }
-        require_plain(name)?;
-        self.copied_table(name)
+    pub fn table(&self, name: &str) -> Result<Table, TableError> {
+        self.inner.table(name).map_err(TableError::of)
     }
 
     /// As [`Database::table`], for any name: for copies of whole databases, indexes included.
@@ -57,11 +39,8 @@ impl<D: Nand> Database<D> {
     ///
     /// As [`Database::table`].
     #[doc(hidden)]
-    pub fn copied_table(&self, name: &str) -> Result<Table, EngineError> {
-        if let Some(table) = self.existing_table(name)? {
-            return Ok(table);
-        }
-        self.change_tables(|transaction| transaction.create_table(name))
+    pub fn copied_table(&self, name: &str) -> Result<Table, TableError> {
+        self.inner.copied_table(name).map_err(TableError::of)
     }
 
     /// Opens a table if it exists.
@@ -69,8 +48,8 @@ impl<D: Nand> Database<D> {
     /// # Errors
     ///
     /// The device failed.
-    pub fn existing_table(&self, name: &str) -> Result<Option<Table>, EngineError> {
-        self.runtime().open_table(name)
+    pub fn existing_table(&self, name: &str) -> Result<Option<Table>, TableError> {
+        self.inner.existing_table(name).map_err(TableError::of)
     }
 
     /// Names of all tables, in order.
@@ -78,9 +57,8 @@ impl<D: Nand> Database<D> {
     /// # Errors
     ///
     /// The device failed.
-    pub fn tables(&self) -> Result<Vec<String>, EngineError> {
-        let rows = self.runtime().table_names()?;
-        Ok(rows.into_iter().map(|key| String::from_utf8_lossy(&key).into_owned()).collect())
+    pub fn tables(&self) -> Result<Vec<String>, TableError> {
+        self.inner.tables().map_err(TableError::of)
     }
 
     /// Gives a table another name, and renames its indexes with it: `users@city` becomes `people@city`, and
@@ -91,12 +69,12 @@ impl<D: Nand> Database<D> {
     /// # let directory = tempfile::tempdir()?;
     /// # let path = directory.path().join("db");
     /// # let db = flagstone::Database::create(&path, &flagstone::Options::default())?;
-    /// use flagstone::EngineError;
+    /// use flagstone::TableError;
     ///
     /// let table = db.table("users")?;
     /// db.rename_table("users", "people")?;
     /// assert_eq!(db.existing_table("people")?, Some(table));
-    /// assert_eq!(db.rename_table("users", "folk"), Err(EngineError::NoTable));
+    /// assert_eq!(db.rename_table("users", "folk"), Err(TableError::NoTable));
     /// # Ok::<(), Box<dyn std::error::Error>>(())
     /// ```
     ///
@@ -105,14 +83,8 @@ impl<D: Nand> Database<D> {
     /// `NoTable` when there is no table `from`, `TableExists` when the new name, or the new name of an index,
     /// is taken; `IndexName` when the new name has an `@`; `NameTooLong` when a name is longer than a key;
     /// `WearBudget`; the device is full, read-only or failed.
-    pub fn rename_table(&self, from: &str, to: &str) -> Result<(), EngineError> {
-        require_plain(to)?;
-        self.change_tables(|transaction| {
-            for (name, suffix) in with_indexes(transaction, from)? {
-                transaction.rename_entry(&name, &format!("{to}{suffix}"))?;
-            }
-            Ok(())
-        })
+    pub fn rename_table(&self, from: &str, to: &str) -> Result<(), TableError> {
+        self.inner.rename_table(from, to).map_err(TableError::of)
     }
 
     /// Drops a table with all its rows, and its indexes too: for `users`, every table whose name begins with
@@ -128,7 +100,7 @@ impl<D: Nand> Database<D> {
     /// # let directory = tempfile::tempdir()?;
     /// # let path = directory.path().join("db");
     /// # let db = flagstone::Database::create(&path, &flagstone::Options::default())?;
-    /// use flagstone::EngineError;
+    /// use flagstone::ReadError;
     ///
     /// let table = db.table("scratch")?;
     /// let mut txn = db.begin();
@@ -138,7 +110,7 @@ impl<D: Nand> Database<D> {
     ///
     /// db.drop_table("scratch")?;
     /// assert_eq!(db.existing_table("scratch")?, None);
-    /// assert_eq!(db.begin().get(table, b"key"), Err(EngineError::NoTable));
+    /// assert_eq!(db.begin().get(table, b"key"), Err(ReadError::NoTable));
     /// assert_eq!(before.get(table, b"key")?.as_deref(), Some(&b"value"[..]));
     /// # Ok::<(), Box<dyn std::error::Error>>(())
     /// ```
@@ -149,88 +121,25 @@ impl<D: Nand> Database<D> {
     /// # Errors
     ///
     /// `NoTable` when there is no such table; `LockTimeout`; `WearBudget`; the device is read-only or failed.
-    pub fn drop_table(&self, name: &str) -> Result<(), EngineError> {
-        let dropped = self.change_tables(|transaction| {
-            let names = with_indexes(transaction, name)?;
-            names
-                .iter()
-                .map(|(name, _)| transaction.drop_entry(name))
-                .collect::<Result<Vec<_>, _>>()
-        })?;
-        info!(name, "dropped a table");
-        for table in dropped {
-            // The table is gone, even where its pages cannot be freed now.
-            let _ = self.runtime().finish_drop(table);
-        }
-        Ok(())
+    pub fn drop_table(&self, name: &str) -> Result<(), TableError> {
+        self.inner.drop_table(name).map_err(TableError::of)
     }
 
     /// Runs `change` in one transaction, which is durable afterwards; a deadlock begins it again.
     pub(crate) fn change_tables<T>(
         &self,
-        change: impl Fn(&mut Transaction<D>) -> Result<T, EngineError>,
-    ) -> Result<T, EngineError> {
+        change: impl Fn(&mut Transaction) -> Result<T, Error>,
+    ) -> Result<T, TableError> {
         loop {
             let mut transaction = self.begin();
             let changed = change(&mut transaction).and_then(|value| {
-                transaction.commit_with(Durability::Immediate).map(|_commit| value)
+                transaction.commit_with(Durability::Immediate)?;
+                Ok(value)
             });
             match changed {
-                Err(EngineError::Deadlock) => {}
-                other => return other,
+                Err(Error::Deadlock) => {}
+                other => return other.map_err(TableError::of),
             }
         }
-    }
-}
-
-/// A table and its indexes: their names, and the part of each behind the name of the table.
-fn with_indexes<D: Nand>(
-    transaction: &Transaction<D>,
-    name: &str,
-) -> Result<Vec<(String, String)>, EngineError> {
-    let indexes = transaction.names(&index_head(name))?;
-    let suffix = |index: String| {
-        let suffix = index.get(name.len()..).unwrap_or_default().to_owned();
-        (index, suffix)
-    };
-    let own = std::iter::once((name.to_owned(), String::new()));
-    Ok(own.chain(indexes.into_iter().map(suffix)).collect())
-}
-
-#[cfg(test)]
-mod tests {
-    use std::thread;
-
-    use flagstone_engine::Options;
-    use flagstone_nand::{Profile, SimNand};
-
-    use super::*;
-
-    /// Goal: a drop waits for transactions that have changed rows, and a transaction that waits for a row
-    /// meanwhile learns that the table is gone.
-    #[test]
-    fn a_drop_waits_for_transactions() {
-        let profile = Profile::named("slc-2k").unwrap().with_block_count(64).unwrap();
-        let database = Database::create_on(SimNand::new(&profile, 1), &Options::default()).unwrap();
-        let table = database.table("t").unwrap();
-        let mut first = database.begin();
-        first.put(table, b"key", b"value").unwrap();
-        let waits = |count| {
-            while database.runtime().engine().lock_wait_count() < count {
-                thread::yield_now();
-            }
-        };
-        thread::scope(|scope| {
-            let dropping = scope.spawn(|| database.drop_table("t"));
-            waits(1);
-            let late = scope.spawn(|| database.begin().put(table, b"other", b""));
-            waits(2);
-            assert_eq!(database.tables().unwrap(), ["t"]);
-            first.put(table, b"key", b"again").unwrap();
-            first.commit().unwrap();
-            assert_eq!(dropping.join().unwrap(), Ok(()));
-            assert_eq!(late.join().unwrap(), Err(EngineError::NoTable));
-        });
-        assert!(database.tables().unwrap().is_empty());
     }
 }

@@ -1,20 +1,15 @@
-//! Read-write transactions of the blocking interface.
+//! Read-write transactions.
 
 use std::fmt;
-use std::ops::{Bound, RangeBounds};
-use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::ops::RangeBounds;
 
-use flagstone_engine::{
-    CATALOG, Descriptor, Durability, EngineError, Meter, Read, Reader, Runtime, Savepoint,
-    ScanRange, Table, Xid,
-};
-use flagstone_nand::Nand;
+use flagstone_engine::blocking;
+use flagstone_engine::{Durability, Savepoint, ScanRange, Table};
+use flagstone_nand::AnyNand;
 use flagstone_space::{Bill, Lsn};
-use tracing::{debug, trace};
 
-use super::AnyNand;
 use super::rows::{KeyValue, Range};
+use crate::{CommitError, ReadError, TableError, WriteError};
 
 /// A commit that returned.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -46,20 +41,26 @@ pub struct Commit {
     pub bill: Bill,
 }
 
+impl Commit {
+    const fn of(commit: blocking::Commit) -> Self {
+        Self { lsn: commit.lsn, bill: commit.bill }
+    }
+}
+
 /// A serializable read-write transaction; dropping it aborts.
 ///
 /// An operation may wait for other transactions, as long as [`crate::Options::lock_timeout`] lets it. When
-/// [`EngineError::Deadlock`] or [`EngineError::LockTimeout`] comes back the transaction is gone: begin it
-/// again.
+/// [`WriteError::Deadlock`] or [`WriteError::LockTimeout`] comes back, or the same of [`ReadError`], the
+/// transaction is gone: begin it again ([`Error::is_retryable`](crate::Error::is_retryable)).
 ///
 /// ```
 /// # let directory = tempfile::tempdir()?;
 /// # let path = directory.path().join("db");
 /// # let db = flagstone::Database::create(&path, &flagstone::Options::default())?;
-/// use flagstone::{Durability, EngineError};
+/// use flagstone::{Durability, Error};
 ///
 /// let accounts = db.table("accounts")?;
-/// let pay = |amount: u64| -> Result<(), EngineError> {
+/// let pay = |amount: u64| -> Result<(), Error> {
 ///     let mut txn = db.begin();
 ///     let old = txn.get(accounts, b"ada")?.unwrap_or_default();
 ///     let old = String::from_utf8_lossy(&old).parse().unwrap_or(0);
@@ -67,8 +68,8 @@ pub struct Commit {
 ///     txn.commit_with(Durability::Group)?; // durable, and shares its flush with others
 ///     Ok(())
 /// };
-/// while let Err(EngineError::Deadlock) = pay(5) {}
-/// while let Err(EngineError::Deadlock) = pay(7) {}
+/// while pay(5).is_err_and(|error| error.is_retryable()) {}
+/// pay(7)?;
 ///
 /// let mut txn = db.begin();
 /// txn.patch(accounts, b"ada", 1, b"3")?; // one byte of the value
@@ -78,100 +79,46 @@ pub struct Commit {
 /// assert_eq!(db.snapshot()?.get(accounts, b"ada")?.as_deref(), Some(&b"12"[..]));
 /// # Ok::<(), Box<dyn std::error::Error>>(())
 /// ```
-pub struct Transaction<D: Nand = AnyNand> {
-    runtime: Arc<Runtime<D>>,
-    xid: Xid,
-    is_over: bool,
-    meter: Meter,
-    /// The transaction has changed something, and so has passed the budget of wear.
-    is_admitted: AtomicBool,
+pub struct Transaction {
+    inner: blocking::Transaction<AnyNand>,
     /// Error of a change that stopped half way: the transaction cannot be committed.
-    doom: Option<EngineError>,
+    doom: Option<WriteError>,
 }
 
-impl<D: Nand> fmt::Debug for Transaction<D> {
+impl fmt::Debug for Transaction {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Transaction").field("xid", &self.xid).finish_non_exhaustive()
+        self.inner.fmt(f)
     }
 }
 
-impl<D: Nand> Transaction<D> {
-    pub(super) fn begin(runtime: Arc<Runtime<D>>) -> Self {
-        let xid = runtime.engine().begin();
-        Self {
-            runtime,
-            xid,
-            is_over: false,
-            meter: Meter::default(),
-            is_admitted: AtomicBool::new(false),
-            doom: None,
-        }
-    }
-
-    /// Result of `calls`, whose work on the flash goes on the bill of the transaction.
-    fn run<T>(&self, calls: impl FnOnce() -> Result<T, EngineError>) -> Result<T, EngineError> {
-        let result = self.meter.charge(calls);
-        if matches!(result, Err(EngineError::Deadlock)) {
-            debug!(xid = ?self.xid, "aborted to end a deadlock");
-        }
-        result
-    }
-
-    /// Asks the budget of wear, once, before the first change.
-    fn admit(&self) -> Result<(), EngineError> {
-        if !self.is_admitted.load(Ordering::Relaxed) {
-            self.runtime.admit_change()?;
-            self.is_admitted.store(true, Ordering::Relaxed);
-        }
-        Ok(())
+impl Transaction {
+    pub(super) const fn new(inner: blocking::Transaction<AnyNand>) -> Self {
+        Self { inner, doom: None }
     }
 
     /// Makes a commit fail with `error`, since a change in several parts stopped half way.
-    pub(crate) fn doom(&mut self, error: &EngineError) {
+    pub(crate) fn doom(&mut self, error: &WriteError) {
         self.doom.get_or_insert_with(|| error.clone());
     }
 
     /// Work on the flash in this transaction's calls so far: see [`Commit::bill`].
     #[must_use]
     pub fn bill(&self) -> Bill {
-        self.meter.bill()
+        self.inner.bill()
     }
 
-    pub(crate) fn create_table(&mut self, name: &str) -> Result<Table, EngineError> {
-        self.admit()?;
-        self.run(|| self.runtime.create_table(self.xid, name))
-    }
-
-    /// Moves the table `from` to the name `to`, in the catalog alone.
-    pub(super) fn rename_entry(&mut self, from: &str, to: &str) -> Result<(), EngineError> {
-        self.admit()?;
-        self.run(|| self.runtime.rename_table(self.xid, from, to))
-    }
-
-    /// Takes the table `name` out of the catalog; with the commit the table is dropped.
-    pub(super) fn drop_entry(&mut self, name: &str) -> Result<Table, EngineError> {
-        self.admit()?;
-        self.run(|| self.runtime.drop_table(self.xid, name))
-    }
-
-    /// Names of tables that begin with `prefix`; no such table can appear before the transaction ends.
-    pub(super) fn names(&self, prefix: &str) -> Result<Vec<String>, EngineError> {
-        let rows = self.rows(CATALOG, ScanRange::prefix(prefix.as_bytes()));
-        rows.map(|row| Ok(String::from_utf8_lossy(&row?.0).into_owned())).collect()
+    /// Creates the table `name`, whatever its name is.
+    pub(crate) fn create_table(&mut self, name: &str) -> Result<Table, TableError> {
+        self.inner.create_table(name).map_err(TableError::of)
     }
 
     /// The value of `key`.
     ///
     /// # Errors
     ///
-    /// See [`EngineError`].
-    pub fn get(&self, table: Table, key: &[u8]) -> Result<Option<Vec<u8>>, EngineError> {
-        let mut value = Vec::new();
-        match self.read(table, key, &mut value)? {
-            Read::Absent => Ok(None),
-            Read::Inline => Ok(Some(value)),
-            Read::Large(descriptor) => self.load(&descriptor).map(Some),
-        }
+    /// See [`ReadError`].
+    pub fn get(&self, table: Table, key: &[u8]) -> Result<Option<Vec<u8>>, ReadError> {
+        self.inner.get(table, key).map_err(ReadError::of)
     }
 
     /// Whether `key` has a value. A value that has pages of its own is not loaded.
@@ -190,23 +137,18 @@ impl<D: Nand> Transaction<D> {
     ///
     /// # Errors
     ///
-    /// See [`EngineError`].
-    pub fn contains_key(&self, table: Table, key: &[u8]) -> Result<bool, EngineError> {
-        Ok(self.read(table, key, &mut Vec::new())? != Read::Absent)
-    }
-
-    fn read(&self, table: Table, key: &[u8], value: &mut Vec<u8>) -> Result<Read, EngineError> {
-        let reader = Reader::Transaction(self.xid);
-        self.run(|| self.runtime.read_key(reader, table, key, value))
+    /// See [`ReadError`].
+    pub fn contains_key(&self, table: Table, key: &[u8]) -> Result<bool, ReadError> {
+        self.inner.contains_key(table, key).map_err(ReadError::of)
     }
 
     /// Locks `key` before it is read for a change: read-modify-write without deadlocks.
     ///
     /// # Errors
     ///
-    /// See [`EngineError`].
-    pub fn lock_key(&self, table: Table, key: &[u8]) -> Result<(), EngineError> {
-        self.run(|| self.runtime.lock_key(self.xid, table, key))
+    /// See [`WriteError`].
+    pub fn lock_key(&self, table: Table, key: &[u8]) -> Result<(), WriteError> {
+        self.inner.lock_key(table, key).map_err(WriteError::of)
     }
 
     /// `size` bytes of the value at `offset`, fewer when the value is shorter; reads no page when pending
@@ -214,79 +156,48 @@ impl<D: Nand> Transaction<D> {
     ///
     /// # Errors
     ///
-    /// See [`EngineError`].
+    /// See [`ReadError`].
     pub fn get_part(
         &self,
         table: Table,
         key: &[u8],
         offset: usize,
         size: usize,
-    ) -> Result<Option<Vec<u8>>, EngineError> {
-        let (xid, part) = (self.xid, (offset, size));
-        let mut value = Vec::new();
-        match self.run(|| self.runtime.read_part(xid, table, key, part, &mut value))? {
-            Read::Absent => Ok(None),
-            Read::Inline => Ok(Some(value)),
-            Read::Large(descriptor) => {
-                let value = self.load(&descriptor)?;
-                let end = offset.saturating_add(size).min(value.len());
-                Ok(Some(value.get(offset..end).unwrap_or(&[]).to_vec()))
-            }
-        }
+    ) -> Result<Option<Vec<u8>>, ReadError> {
+        self.inner.get_part(table, key, offset, size).map_err(ReadError::of)
     }
 
     /// Sets the value of `key`.
     ///
     /// # Errors
     ///
-    /// See [`EngineError`].
-    pub fn put(&mut self, table: Table, key: &[u8], value: &[u8]) -> Result<(), EngineError> {
-        self.put_row(table, key, value)
-    }
-
-    /// As [`Transaction::put`], for cursors, which borrow the transaction as a whole.
-    pub(super) fn put_row(
-        &self,
-        table: Table,
-        key: &[u8],
-        value: &[u8],
-    ) -> Result<(), EngineError> {
-        self.admit()?;
-        self.run(|| self.runtime.put(self.xid, table, key, value))
-    }
-
-    fn load(&self, descriptor: &Descriptor) -> Result<Vec<u8>, EngineError> {
-        self.run(|| self.runtime.load(Reader::Transaction(self.xid), descriptor))
+    /// See [`WriteError`].
+    pub fn put(&mut self, table: Table, key: &[u8], value: &[u8]) -> Result<(), WriteError> {
+        self.inner.put(table, key, value).map_err(WriteError::of)
     }
 
     /// Changes `bytes` at `offset` of the value of `key`; only these bytes are logged and kept.
     ///
     /// # Errors
     ///
-    /// `PatchOutOfRange` when the key is absent or the value too short.
+    /// `PatchOutOfRange` when the key is absent or the value too short; see [`WriteError`].
     pub fn patch(
         &mut self,
         table: Table,
         key: &[u8],
         offset: usize,
         bytes: &[u8],
-    ) -> Result<(), EngineError> {
-        self.admit()?;
-        self.run(|| self.runtime.patch(self.xid, table, key, offset, bytes))
+    ) -> Result<(), WriteError> {
+        self.inner.patch(table, key, offset, bytes).map_err(WriteError::of)
     }
 
     /// Deletes `key`, whether it exists or not.
     ///
     /// # Errors
     ///
-    /// See [`EngineError`].
-    pub fn delete(&mut self, table: Table, key: &[u8]) -> Result<(), EngineError> {
-        self.delete_row(table, key)
-    }
-
-    pub(super) fn delete_row(&self, table: Table, key: &[u8]) -> Result<(), EngineError> {
-        self.admit()?;
-        self.run(|| self.runtime.delete(self.xid, table, key))
+    /// See [`WriteError`].
+    pub fn delete(&mut self, table: Table, key: &[u8]) -> Result<(), WriteError> {
+        self.inner.delete(table, key).map_err(WriteError::of)
     }
 
     /// Rows of a range in ascending order; [`Range::rev`] turns it around. From the first row on, the rest of
@@ -302,7 +213,7 @@ impl<D: Nand> Transaction<D> {
     /// for name in ["apple", "apricot", "banana", "cherry"] {
     ///     txn.put(fruit, name.as_bytes(), b"")?;
     /// }
-    /// let keys = |rows: flagstone::Range<'_>| -> Result<Vec<_>, flagstone::EngineError> {
+    /// let keys = |rows: flagstone::Range<'_>| -> Result<Vec<_>, flagstone::ReadError> {
     ///     rows.map(|row| Ok(String::from_utf8_lossy(&row?.0).into_owned())).collect()
     /// };
     /// assert_eq!(keys(txn.range(fruit, &b"b"[..]..))?, ["banana", "cherry"]);
@@ -311,59 +222,54 @@ impl<D: Nand> Transaction<D> {
     /// assert_eq!(txn.len(fruit)?, 4);
     /// # Ok::<(), Box<dyn std::error::Error>>(())
     /// ```
-    pub fn range<'a>(&'a self, table: Table, bounds: impl RangeBounds<&'a [u8]>) -> Range<'a, D> {
-        self.rows(table, scan_range(&bounds))
+    pub fn range<'a>(&'a self, table: Table, bounds: impl RangeBounds<&'a [u8]>) -> Range<'a> {
+        Range::new(self.inner.range(table, bounds))
     }
 
     /// Rows whose keys start with `prefix`.
-    pub fn prefix(&self, table: Table, prefix: &[u8]) -> Range<'_, D> {
-        self.rows(table, ScanRange::prefix(prefix))
+    pub fn prefix(&self, table: Table, prefix: &[u8]) -> Range<'_> {
+        Range::new(self.inner.prefix(table, prefix))
     }
 
-    pub(crate) fn rows(&self, table: Table, range: ScanRange) -> Range<'_, D> {
-        let (runtime, reader) = self.reader();
-        Range::new(runtime, reader, table, range).charged_to(&self.meter)
+    pub(crate) fn rows(&self, table: Table, range: ScanRange) -> Range<'_> {
+        Range::new(self.inner.rows(table, range))
     }
 
-    pub(super) const fn meter(&self) -> &Meter {
-        &self.meter
-    }
-
-    pub(super) fn reader(&self) -> (&Runtime<D>, Reader) {
-        (&self.runtime, Reader::Transaction(self.xid))
+    pub(super) const fn inner(&self) -> &blocking::Transaction<AnyNand> {
+        &self.inner
     }
 
     /// The first row. Locks the whole table for changes of others, as [`Transaction::range`] does.
     ///
     /// # Errors
     ///
-    /// See [`EngineError`].
-    pub fn first(&self, table: Table) -> Result<Option<KeyValue>, EngineError> {
-        self.range(table, ..).next().transpose()
+    /// See [`ReadError`].
+    pub fn first(&self, table: Table) -> Result<Option<KeyValue>, ReadError> {
+        self.inner.first(table).map_err(ReadError::of)
     }
 
     /// The last row. Locks the whole table, as [`Transaction::first`] does.
     ///
     /// # Errors
     ///
-    /// See [`EngineError`].
-    pub fn last(&self, table: Table) -> Result<Option<KeyValue>, EngineError> {
-        self.range(table, ..).rev().next().transpose()
+    /// See [`ReadError`].
+    pub fn last(&self, table: Table) -> Result<Option<KeyValue>, ReadError> {
+        self.inner.last(table).map_err(ReadError::of)
     }
 
     /// How many rows the table has, counted under a lock on all of it.
     ///
     /// # Errors
     ///
-    /// See [`EngineError`].
-    pub fn len(&self, table: Table) -> Result<u64, EngineError> {
-        self.range(table, ..).count_rows()
+    /// See [`ReadError`].
+    pub fn len(&self, table: Table) -> Result<u64, ReadError> {
+        self.inner.len(table).map_err(ReadError::of)
     }
 
     /// How many rows the table has, roughly, at once.
     #[must_use]
     pub fn len_estimate(&self, table: Table) -> u64 {
-        self.runtime.engine().len_estimate(table)
+        self.inner.len_estimate(table)
     }
 
     /// Marks a point to which the transaction can be rolled back.
@@ -385,9 +291,9 @@ impl<D: Nand> Transaction<D> {
     ///
     /// # Errors
     ///
-    /// The transaction was aborted to end a deadlock.
-    pub fn savepoint(&mut self) -> Result<Savepoint, EngineError> {
-        self.run(|| self.runtime.savepoint(self.xid))
+    /// The transaction was aborted, by the error `Deadlock` or `LockTimeout` of an operation or by this one.
+    pub fn savepoint(&mut self) -> Result<Savepoint, WriteError> {
+        self.inner.savepoint().map_err(WriteError::of)
     }
 
     /// Forgets the changes made since `savepoint`.
@@ -395,17 +301,18 @@ impl<D: Nand> Transaction<D> {
     /// # Errors
     ///
     /// `NoSavepoint` when the savepoint is not one of this transaction's.
-    pub fn rollback_to(&mut self, savepoint: Savepoint) -> Result<(), EngineError> {
-        self.run(|| self.runtime.rollback_to(self.xid, savepoint))
+    pub fn rollback_to(&mut self, savepoint: Savepoint) -> Result<(), WriteError> {
+        self.inner.rollback_to(savepoint).map_err(WriteError::of)
     }
 
     /// Commits with the durability of the database's options.
     ///
     /// # Errors
     ///
-    /// `Full`, `TooLarge`: nothing is committed. `OutcomeUnknown`: the device failed while it was written.
-    pub fn commit(self) -> Result<Commit, EngineError> {
-        let durability = self.runtime.durability();
+    /// `Full`, `TooLarge`: nothing is committed. `OutcomeUnknown`: the device failed while it was written. See
+    /// [`CommitError`].
+    pub fn commit(self) -> Result<Commit, CommitError> {
+        let durability = self.inner.durability();
         self.commit_with(durability)
     }
 
@@ -414,34 +321,15 @@ impl<D: Nand> Transaction<D> {
     /// # Errors
     ///
     /// As [`Transaction::commit`].
-    pub fn commit_with(mut self, durability: Durability) -> Result<Commit, EngineError> {
-        if let Some(error) = self.doom.take() {
-            return Err(error);
+    pub fn commit_with(self, durability: Durability) -> Result<Commit, CommitError> {
+        match self.doom {
+            Some(error) => Err(CommitError::of(error)),
+            None => self.inner.commit_with(durability).map(Commit::of).map_err(CommitError::of),
         }
-        let ticket = self.run(|| self.runtime.commit(self.xid))?;
-        self.is_over = true;
-        self.meter.charge(|| self.runtime.settle(ticket.lsn, durability))?;
-        trace!(lsn = ticket.lsn.0, ?durability, "committed");
-        // Work that fails is found again by the next caller that needs it; the commit stands.
-        let _ = self.meter.charge(|| self.runtime.work_some());
-        Ok(Commit { lsn: ticket.place, bill: self.bill() })
     }
 
     /// Aborts: nothing of the transaction remains.
     pub fn abort(self) {
         drop(self);
     }
-}
-
-impl<D: Nand> Drop for Transaction<D> {
-    fn drop(&mut self) {
-        if !self.is_over {
-            self.runtime.abort(self.xid);
-        }
-    }
-}
-
-pub(super) fn scan_range<'a>(bounds: &impl RangeBounds<&'a [u8]>) -> ScanRange {
-    let bound = |bound: Bound<&&'a [u8]>| bound.map(|key| *key);
-    ScanRange::from_bounds(bound(bounds.start_bound()), bound(bounds.end_bound()))
 }

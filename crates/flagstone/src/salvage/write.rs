@@ -1,28 +1,31 @@
 //! The new database: rows go in by many transactions.
 
 use flagstone_engine::salvage::{Salvaged, Scanned};
-use flagstone_engine::{Durability, EngineError, Table, successor};
+use flagstone_engine::{Durability, Table, successor};
 use flagstone_nand::Nand;
 
-use super::{KeySpan, MissingCause, SalvageError, SalvageReport, SalvagedTable, source_lost};
+use super::{
+    KeySpan, MissingCause, SalvageError, SalvageReport, SalvagedTable, of_target, source_lost,
+};
+use crate::WriteError;
 use crate::database::{Database, ROW_OVERHEAD, Transaction};
 
 /// Rows between two calls of a watcher.
 const WATCH_ROWS: u64 = 256;
 
 /// Writes rows to a database.
-pub(super) struct Writer<'a, D: Nand, W> {
-    database: &'a Database<D>,
+pub(super) struct Writer<'a, W> {
+    database: &'a Database,
     watch: W,
     /// The table that is written, and its place in the report.
     table: Option<(Table, usize)>,
-    transaction: Option<Transaction<D>>,
+    transaction: Option<Transaction>,
     waiting: usize,
     batch_bytes: usize,
 }
 
-impl<'a, D: Nand, W: FnMut(u64)> Writer<'a, D, W> {
-    pub(super) fn new(database: &'a Database<D>, watch: W) -> Self {
+impl<'a, W: FnMut(u64)> Writer<'a, W> {
+    pub(super) fn new(database: &'a Database, watch: W) -> Self {
         let batch_bytes = database.batch_bytes();
         Self { database, watch, table: None, transaction: None, waiting: 0, batch_bytes }
     }
@@ -35,7 +38,7 @@ impl<'a, D: Nand, W: FnMut(u64)> Writer<'a, D, W> {
         report: &mut SalvageReport,
     ) -> Result<(), SalvageError> {
         self.commit()?;
-        let table = self.database.copied_table(name).map_err(SalvageError::Engine)?;
+        let table = self.database.copied_table(name).map_err(of_target)?;
         let known = report.tables.iter().position(|table| table.name == name);
         let index = known.unwrap_or(report.tables.len());
         if known.is_none() {
@@ -81,7 +84,7 @@ impl<'a, D: Nand, W: FnMut(u64)> Writer<'a, D, W> {
         let Some(told) = report.tables.get_mut(index) else { return Ok(()) };
         let transaction = self.transaction.get_or_insert_with(|| self.database.begin());
         match transaction.put(table, key, value) {
-            Err(EngineError::KeyTooLong { .. } | EngineError::ValueTooLong { .. }) => {
+            Err(WriteError::KeyTooLong { .. } | WriteError::ValueTooLong { .. }) => {
                 report.missing.push(KeySpan {
                     table: told.name.clone(),
                     low: key.to_vec(),
@@ -90,7 +93,7 @@ impl<'a, D: Nand, W: FnMut(u64)> Writer<'a, D, W> {
                 });
                 return Ok(());
             }
-            stored => stored.map_err(SalvageError::Engine)?,
+            stored => stored.map_err(of_target)?,
         }
         self.waiting += key.len() + value.len() + ROW_OVERHEAD;
         told.rows += 1;
@@ -110,12 +113,12 @@ impl<'a, D: Nand, W: FnMut(u64)> Writer<'a, D, W> {
         self.waiting = 0;
         let Some(transaction) = self.transaction.take() else { return Ok(()) };
         let committed = transaction.commit_with(Durability::Deferred);
-        committed.map(drop).map_err(SalvageError::Engine)
+        committed.map(drop).map_err(of_target)
     }
 
     /// Makes everything durable.
     pub(super) fn finish(mut self) -> Result<(), SalvageError> {
         self.commit()?;
-        self.database.flush().map_err(SalvageError::Engine)
+        self.database.flush().map_err(of_target)
     }
 }

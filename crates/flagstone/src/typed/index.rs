@@ -15,15 +15,16 @@ use std::fmt;
 use std::ops::{Bound, RangeBounds};
 use std::sync::Arc;
 
-use flagstone_engine::{EngineError, IndexFault, ScanRange, Table, successor};
-use flagstone_nand::Nand;
+use flagstone_engine::blocking::{index_head, require_plain};
+use flagstone_engine::{IndexFault, ScanRange, Table, successor};
 
 use super::DecodeError;
 use super::key::{EncodeKey, Finds, Key};
 use super::multi::{MultiTable, Values};
 use super::table::{Reads, TypedRange, TypedTable, value_of};
 use super::value::Value;
-use crate::database::{AnyNand, Database, Transaction, index_head, require_plain};
+use crate::database::{Database, Transaction};
+use crate::{Error, ReadError, TableError, WriteError};
 
 /// Whether several rows may have the same index key.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -155,6 +156,7 @@ impl<K, V> fmt::Debug for IndexedTable<K, V> {
 
 /// Result of a check of the indexes of a table.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[non_exhaustive]
 pub struct IndexReport {
     /// Rows of the table.
     pub rows: u64,
@@ -174,7 +176,7 @@ impl IndexReport {
     }
 }
 
-impl<D: Nand> Database<D> {
+impl Database {
     /// Opens a typed table with its secondary indexes, creating the missing ones: the table first, then all
     /// indexes that are new with the entries of all rows, in one transaction.
     ///
@@ -186,7 +188,7 @@ impl<D: Nand> Database<D> {
     /// # let directory = tempfile::tempdir()?;
     /// # let path = directory.path().join("db");
     /// # let db = flagstone::Database::create(&path, &flagstone::Options::default())?;
-    /// use flagstone::{EngineError, Index, IndexFault, Value};
+    /// use flagstone::{Index, IndexFault, Value, WriteError};
     ///
     /// #[derive(Debug, Value)]
     /// struct User {
@@ -209,7 +211,7 @@ impl<D: Nand> Database<D> {
     /// users.update(&mut txn, &2, |user| user.city = None)?;
     /// assert_eq!(users.find(&txn, &CITY, "Paris")?.count(), 1);
     /// let taken = users.put(&mut txn, &4, &User { mail: "ada@x".into(), city: None });
-    /// assert!(matches!(taken, Err(EngineError::Index { fault: IndexFault::Duplicate, .. })));
+    /// assert!(matches!(taken, Err(WriteError::Index { fault: IndexFault::Duplicate, .. })));
     /// txn.commit()?;
     /// # Ok::<(), Box<dyn std::error::Error>>(())
     /// ```
@@ -223,14 +225,14 @@ impl<D: Nand> Database<D> {
         &self,
         name: &str,
         indexes: &[&'static dyn AnyIndex<K, V>],
-    ) -> Result<IndexedTable<K, V>, EngineError> {
+    ) -> Result<IndexedTable<K, V>, TableError> {
         let rows = self.typed::<K, V>(name)?;
         let head = index_head(name);
         for table in self.tables()? {
             if let Some(found) = table.strip_prefix(&head)
                 && !indexes.iter().any(|index| index.name() == found)
             {
-                return Err(fault(found, IndexFault::Undeclared));
+                return Err(TableError::of(fault(found, IndexFault::Undeclared)));
             }
         }
         let mut kept = Vec::with_capacity(indexes.len());
@@ -240,7 +242,7 @@ impl<D: Nand> Database<D> {
             match self.existing_table(&name)? {
                 Some(table) => kept.push(Kept { index: *index, table }),
                 None => {
-                    require_plain(index.name())?;
+                    require_plain(index.name()).map_err(TableError::of)?;
                     missing.push((*index, name));
                 }
             }
@@ -256,21 +258,21 @@ impl<D: Nand> Database<D> {
         &self,
         rows: TypedTable<K, V>,
         missing: &[(&'static dyn AnyIndex<K, V>, String)],
-    ) -> Result<Arc<[Kept<K, V>]>, EngineError> {
+    ) -> Result<Arc<[Kept<K, V>]>, TableError> {
         self.change_tables(|transaction| {
             let made = missing.iter().map(|(index, name)| {
                 let table = transaction.create_table(name)?;
                 Ok(Kept { index: *index, table })
             });
-            let indexed = IndexedTable { rows, indexes: made.collect::<Result<_, EngineError>>()? };
+            let indexed = IndexedTable { rows, indexes: made.collect::<Result<_, Error>>()? };
             indexed.repair(transaction)?;
             Ok(indexed.indexes)
         })
     }
 }
 
-fn fault(index: &str, fault: IndexFault) -> EngineError {
-    EngineError::Index { index: index.to_owned(), fault }
+fn fault(index: &str, fault: IndexFault) -> ReadError {
+    ReadError::Index { index: index.to_owned(), fault }
 }
 
 impl<K: Key, V: Value> IndexedTable<K, V> {
@@ -284,12 +286,12 @@ impl<K: Key, V: Value> IndexedTable<K, V> {
     ///
     /// # Errors
     ///
-    /// See [`EngineError`].
+    /// See [`ReadError`].
     pub fn get(
         &self,
         reads: &impl Reads,
         key: &(impl Finds<K> + ?Sized),
-    ) -> Result<Option<V>, EngineError> {
+    ) -> Result<Option<V>, ReadError> {
         self.rows.get(reads, key)
     }
 
@@ -297,12 +299,12 @@ impl<K: Key, V: Value> IndexedTable<K, V> {
     ///
     /// # Errors
     ///
-    /// See [`EngineError`].
+    /// See [`ReadError`].
     pub fn contains_key(
         &self,
         reads: &impl Reads,
         key: &(impl Finds<K> + ?Sized),
-    ) -> Result<bool, EngineError> {
+    ) -> Result<bool, ReadError> {
         self.rows.contains_key(reads, key)
     }
 
@@ -311,7 +313,7 @@ impl<K: Key, V: Value> IndexedTable<K, V> {
         &self,
         reads: &'a R,
         bounds: impl RangeBounds<K>,
-    ) -> TypedRange<'a, K, V, R::Device> {
+    ) -> TypedRange<'a, K, V> {
         self.rows.range(reads, bounds)
     }
 
@@ -322,12 +324,7 @@ impl<K: Key, V: Value> IndexedTable<K, V> {
     /// `Index` with `Duplicate`, or with `Stale` where a unique index has an entry in the way that belongs to
     /// no row: nothing is changed. After any other error the transaction may have changed a part, and cannot
     /// be committed (N1).
-    pub fn put<D: Nand>(
-        &self,
-        transaction: &mut Transaction<D>,
-        key: &K,
-        value: &V,
-    ) -> Result<(), EngineError> {
+    pub fn put(&self, transaction: &mut Transaction, key: &K, value: &V) -> Result<(), WriteError> {
         self.change(transaction, key, |_| {
             Some(Change::Put(value.to_row(), self.entries(key, value)))
         })
@@ -339,11 +336,7 @@ impl<K: Key, V: Value> IndexedTable<K, V> {
     /// # Errors
     ///
     /// As [`IndexedTable::put`].
-    pub fn delete<D: Nand>(
-        &self,
-        transaction: &mut Transaction<D>,
-        key: &K,
-    ) -> Result<bool, EngineError> {
+    pub fn delete(&self, transaction: &mut Transaction, key: &K) -> Result<bool, WriteError> {
         self.change(transaction, key, |old| old.map(|_| Change::Delete))
     }
 
@@ -353,12 +346,12 @@ impl<K: Key, V: Value> IndexedTable<K, V> {
     /// # Errors
     ///
     /// As [`IndexedTable::put`].
-    pub fn update<D: Nand>(
+    pub fn update(
         &self,
-        transaction: &mut Transaction<D>,
+        transaction: &mut Transaction,
         key: &K,
         change: impl FnOnce(&mut V),
-    ) -> Result<bool, EngineError> {
+    ) -> Result<bool, WriteError> {
         self.change(transaction, key, |old| {
             let mut value = old?;
             change(&mut value);
@@ -378,17 +371,18 @@ impl<K: Key, V: Value> IndexedTable<K, V> {
     }
 
     /// Changes the row of `key` as `decide` says, and its entries; says whether the row was there.
-    fn change<D: Nand>(
+    fn change(
         &self,
-        transaction: &mut Transaction<D>,
+        transaction: &mut Transaction,
         key: &K,
         decide: impl FnOnce(Option<V>) -> Option<Change>,
-    ) -> Result<bool, EngineError> {
+    ) -> Result<bool, WriteError> {
         let row_key = key.to_key();
         transaction.lock_key(self.rows.table(), &row_key)?;
-        let old = transaction.get(self.rows.table(), &row_key)?;
+        let old = transaction.get(self.rows.table(), &row_key).map_err(WriteError::of)?;
         let was_there = old.is_some();
-        let old: Option<V> = old.as_deref().map(value_of).transpose()?;
+        let old = old.as_deref().map(value_of).transpose();
+        let old: Option<V> = old.map_err(WriteError::of)?;
         let none = || vec![Vec::new(); self.indexes.len()];
         let before = old.as_ref().map_or_else(none, |old| self.entries(key, old));
         let Some(change) = decide(old) else { return Ok(was_there) };
@@ -426,34 +420,32 @@ impl<K: Key, V: Value> IndexedTable<K, V> {
 
     /// Refuses entries of a unique index whose place is taken by another row. The same entry of the same row
     /// may be there already, stale: it is no conflict.
-    fn require_unique<'e, D: Nand>(
+    fn require_unique<'e>(
         &self,
-        transaction: &Transaction<D>,
+        transaction: &Transaction,
         kept: &Kept<K, V>,
         entries: impl Iterator<Item = &'e IndexEntry>,
-    ) -> Result<(), EngineError> {
+    ) -> Result<(), WriteError> {
         if !kept.index.is_unique() {
             return Ok(());
         }
         for (head, entry) in entries {
             for other in transaction.prefix(kept.table, head) {
-                let (other, _) = other?;
+                let (other, _) = other.map_err(WriteError::of)?;
                 if other == *entry {
                     continue;
                 }
-                return Err(fault(
-                    kept.index.name(),
-                    match self.belongs(transaction, kept, &other)? {
-                        true => IndexFault::Duplicate,
-                        false => IndexFault::Stale,
-                    },
-                ));
+                let found = match self.belongs(transaction, kept, &other)? {
+                    true => IndexFault::Duplicate,
+                    false => IndexFault::Stale,
+                };
+                return Err(WriteError::of(fault(kept.index.name(), found)));
             }
         }
         Ok(())
     }
 
-    fn kept<I: Key>(&self, index: &Index<K, V, I>) -> Result<&Kept<K, V>, EngineError> {
+    fn kept<I: Key>(&self, index: &Index<K, V, I>) -> Result<&Kept<K, V>, ReadError> {
         let found = self.indexes.iter().find(|kept| kept.index.name() == index.name);
         found.ok_or_else(|| fault(index.name, IndexFault::Unknown))
     }
@@ -468,7 +460,7 @@ impl<K: Key, V: Value> IndexedTable<K, V> {
         reads: &'a R,
         index: &Index<K, V, I>,
         found_by: &(impl Finds<I> + ?Sized),
-    ) -> Result<Values<'a, K, R::Device>, EngineError> {
+    ) -> Result<Values<'a, K>, ReadError> {
         let table = self.kept(index)?.table;
         Ok(MultiTable::<I, K>::over(table).values(reads, found_by))
     }
@@ -483,7 +475,7 @@ impl<K: Key, V: Value> IndexedTable<K, V> {
         reads: &'a R,
         index: &Index<K, V, I>,
         found_by: &(impl Finds<I> + ?Sized),
-    ) -> Result<FoundRows<'a, K, V, R>, EngineError> {
+    ) -> Result<FoundRows<'a, K, V, R>, ReadError> {
         let keys = self.find_keys(reads, index, found_by)?;
         Ok(FoundRows { keys, rows: self.rows, index: index.name, reads })
     }
@@ -498,7 +490,7 @@ impl<K: Key, V: Value> IndexedTable<K, V> {
         reads: &'a R,
         index: &Index<K, V, I>,
         bounds: impl RangeBounds<I>,
-    ) -> Result<Found<'a, I, K, R::Device>, EngineError> {
+    ) -> Result<Found<'a, I, K>, ReadError> {
         let table = self.kept(index)?.table;
         // An entry goes on behind its index key: a bound stands before or behind all entries of this key.
         let (mut low, mut high) = (Vec::new(), None);
@@ -523,8 +515,8 @@ impl<K: Key, V: Value> IndexedTable<K, V> {
     ///
     /// # Errors
     ///
-    /// See [`EngineError`]; entries that do not fit are part of the report.
-    pub fn check_indexes(&self, reads: &impl Reads) -> Result<IndexReport, EngineError> {
+    /// See [`ReadError`]; entries that do not fit are part of the report.
+    pub fn check_indexes(&self, reads: &impl Reads) -> Result<IndexReport, ReadError> {
         let mut report = IndexReport::default();
         for row in self.rows.range(reads, ..) {
             let (key, value) = row?;
@@ -550,12 +542,9 @@ impl<K: Key, V: Value> IndexedTable<K, V> {
     ///
     /// # Errors
     ///
-    /// `Index` with `Duplicate` when rows contradict a unique index; see [`EngineError`]. After an error
+    /// `Index` with `Duplicate` when rows contradict a unique index; see [`WriteError`]. After an error
     /// the transaction cannot be committed.
-    pub fn repair<D: Nand>(
-        &self,
-        transaction: &mut Transaction<D>,
-    ) -> Result<IndexReport, EngineError> {
+    pub fn repair(&self, transaction: &mut Transaction) -> Result<IndexReport, WriteError> {
         let report = self.repair_all(transaction);
         if let Err(error) = &report {
             transaction.doom(error);
@@ -563,10 +552,7 @@ impl<K: Key, V: Value> IndexedTable<K, V> {
         report
     }
 
-    fn repair_all<D: Nand>(
-        &self,
-        transaction: &mut Transaction<D>,
-    ) -> Result<IndexReport, EngineError> {
+    fn repair_all(&self, transaction: &mut Transaction) -> Result<IndexReport, WriteError> {
         let mut report = IndexReport::default();
         for kept in &*self.indexes {
             report.extra += self.remove_extra(transaction, kept)?;
@@ -574,7 +560,7 @@ impl<K: Key, V: Value> IndexedTable<K, V> {
         let mut from = ScanRange::prefix(&[]);
         loop {
             let batch = self.rows.over_range(transaction, from.clone()).take(REPAIR_ROWS);
-            let batch: Vec<(K, V)> = batch.collect::<Result<_, _>>()?;
+            let batch = batch.collect::<Result<Vec<(K, V)>, _>>().map_err(WriteError::of)?;
             let Some((last, _)) = batch.last() else { return Ok(report) };
             from.low = successor(&last.to_key());
             for (key, value) in &batch {
@@ -582,7 +568,8 @@ impl<K: Key, V: Value> IndexedTable<K, V> {
                 for (kept, entries) in self.indexes.iter().zip(self.entries(key, value)) {
                     for entry in entries {
                         report.entries += 1;
-                        if !transaction.contains_key(kept.table, &entry.1)? {
+                        let found = transaction.contains_key(kept.table, &entry.1);
+                        if !found.map_err(WriteError::of)? {
                             self.require_unique(transaction, kept, std::iter::once(&entry))?;
                             transaction.put(kept.table, &entry.1, &[])?;
                             report.missing += 1;
@@ -594,16 +581,16 @@ impl<K: Key, V: Value> IndexedTable<K, V> {
     }
 
     /// Deletes the entries of an index that belong to no row.
-    fn remove_extra<D: Nand>(
+    fn remove_extra(
         &self,
-        transaction: &mut Transaction<D>,
+        transaction: &mut Transaction,
         kept: &Kept<K, V>,
-    ) -> Result<u64, EngineError> {
+    ) -> Result<u64, WriteError> {
         let mut count = 0;
         let mut from = ScanRange::prefix(&[]);
         loop {
             let batch = transaction.rows(kept.table, from.clone()).take(REPAIR_ROWS);
-            let batch: Vec<(Vec<u8>, Vec<u8>)> = batch.collect::<Result<_, _>>()?;
+            let batch = batch.collect::<Result<Vec<_>, _>>().map_err(WriteError::of)?;
             let Some((last, _)) = batch.last() else { return Ok(count) };
             from.low = successor(last);
             for (entry, _) in batch {
@@ -616,14 +603,15 @@ impl<K: Key, V: Value> IndexedTable<K, V> {
     }
 
     /// Whether some row has this entry.
-    fn belongs<D: Nand>(
+    fn belongs(
         &self,
-        transaction: &Transaction<D>,
+        transaction: &Transaction,
         kept: &Kept<K, V>,
         entry: &[u8],
-    ) -> Result<bool, EngineError> {
+    ) -> Result<bool, WriteError> {
         let Ok(key) = kept.index.row_key(entry) else { return Ok(false) };
-        let Some(value) = self.rows.get(transaction, &key)? else { return Ok(false) };
+        let found = self.rows.get(transaction, &key).map_err(WriteError::of)?;
+        let Some(value) = found else { return Ok(false) };
         let entries = kept.index.entries(&key, &value);
         Ok(entries.iter().any(|(_, known)| known == entry))
     }
@@ -650,7 +638,7 @@ fn added<'a>(
 /// Rows found through an index. Ends after an error of the index; an error of a row takes the place of that
 /// row, and the next rows follow.
 pub struct FoundRows<'a, K, V, R: Reads> {
-    keys: Values<'a, K, R::Device>,
+    keys: Values<'a, K>,
     rows: TypedTable<K, V>,
     index: &'static str,
     reads: &'a R,
@@ -671,7 +659,7 @@ impl<K, V, R: Reads> FoundRows<'_, K, V, R> {
 }
 
 impl<K: Key, V: Value, R: Reads> Iterator for FoundRows<'_, K, V, R> {
-    type Item = Result<(K, V), EngineError>;
+    type Item = Result<(K, V), ReadError>;
 
     fn next(&mut self) -> Option<Self::Item> {
         let row = |key: K| {
@@ -685,17 +673,17 @@ impl<K: Key, V: Value, R: Reads> Iterator for FoundRows<'_, K, V, R> {
 }
 
 /// Entries of a range of an index: index keys, and keys of rows.
-pub struct Found<'a, I, K, D: Nand = AnyNand> {
-    entries: TypedRange<'a, (I, K), (), D>,
+pub struct Found<'a, I, K> {
+    entries: TypedRange<'a, (I, K), ()>,
 }
 
-impl<I, K, D: Nand> fmt::Debug for Found<'_, I, K, D> {
+impl<I, K> fmt::Debug for Found<'_, I, K> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_tuple("Found").field(&self.entries).finish()
     }
 }
 
-impl<I, K, D: Nand> Found<'_, I, K, D> {
+impl<I, K> Found<'_, I, K> {
     /// The same entries in descending order; to be called before the first entry is taken.
     #[must_use]
     pub fn rev(self) -> Self {
@@ -703,8 +691,8 @@ impl<I, K, D: Nand> Found<'_, I, K, D> {
     }
 }
 
-impl<I: Key, K: Key, D: Nand> Iterator for Found<'_, I, K, D> {
-    type Item = Result<(I, K), EngineError>;
+impl<I: Key, K: Key> Iterator for Found<'_, I, K> {
+    type Item = Result<(I, K), ReadError>;
 
     fn next(&mut self) -> Option<Self::Item> {
         self.entries.next().map(|entry| entry.map(|(entry, ())| entry))

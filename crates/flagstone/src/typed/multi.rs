@@ -7,12 +7,12 @@
 use std::fmt;
 use std::marker::PhantomData;
 
-use flagstone_engine::{EngineError, ScanRange, Table};
-use flagstone_nand::Nand;
+use flagstone_engine::{ScanRange, Table};
 
 use super::key::{EncodeKey, Finds, Key};
 use super::table::{Reads, TypedRange, TypedTable, key_of};
-use crate::database::{AnyNand, Database, Range, Transaction};
+use crate::database::{Database, Range, Transaction};
+use crate::{ReadError, TableError, WriteError};
 
 /// A table in which a key has a set of values, in order: cheap to copy, valid while the database is open.
 ///
@@ -52,13 +52,13 @@ impl<K, V> fmt::Debug for MultiTable<K, V> {
     }
 }
 
-impl<D: Nand> Database<D> {
+impl Database {
     /// Opens a table with several values for a key, creating it durably when it does not exist.
     ///
     /// # Errors
     ///
     /// As [`Database::table`].
-    pub fn multi<K: Key, V: Key>(&self, name: &str) -> Result<MultiTable<K, V>, EngineError> {
+    pub fn multi<K: Key, V: Key>(&self, name: &str) -> Result<MultiTable<K, V>, TableError> {
         Ok(MultiTable::over(self.table(name)?))
     }
 }
@@ -93,13 +93,13 @@ impl<K: Key, V: Key> MultiTable<K, V> {
     ///
     /// # Errors
     ///
-    /// See [`EngineError`]. Key and value together are at most as long as a key.
-    pub fn insert<D: Nand>(
+    /// See [`WriteError`]. Key and value together are at most as long as a key.
+    pub fn insert(
         &self,
-        transaction: &mut Transaction<D>,
+        transaction: &mut Transaction,
         key: &(impl Finds<K> + ?Sized),
         value: &V,
-    ) -> Result<(), EngineError> {
+    ) -> Result<(), WriteError> {
         transaction.put(self.table(), &row(key, value), &[])
     }
 
@@ -107,13 +107,13 @@ impl<K: Key, V: Key> MultiTable<K, V> {
     ///
     /// # Errors
     ///
-    /// See [`EngineError`].
-    pub fn remove<D: Nand>(
+    /// See [`WriteError`].
+    pub fn remove(
         &self,
-        transaction: &mut Transaction<D>,
+        transaction: &mut Transaction,
         key: &(impl Finds<K> + ?Sized),
         value: &V,
-    ) -> Result<(), EngineError> {
+    ) -> Result<(), WriteError> {
         transaction.delete(self.table(), &row(key, value))
     }
 
@@ -121,12 +121,12 @@ impl<K: Key, V: Key> MultiTable<K, V> {
     ///
     /// # Errors
     ///
-    /// See [`EngineError`].
-    pub fn remove_all<D: Nand>(
+    /// See [`WriteError`].
+    pub fn remove_all(
         &self,
-        transaction: &mut Transaction<D>,
+        transaction: &mut Transaction,
         key: &(impl Finds<K> + ?Sized),
-    ) -> Result<u64, EngineError> {
+    ) -> Result<u64, WriteError> {
         transaction.retain_in(self.table(), ScanRange::prefix(&head(key)), |_, _| false)
     }
 
@@ -134,13 +134,13 @@ impl<K: Key, V: Key> MultiTable<K, V> {
     ///
     /// # Errors
     ///
-    /// See [`EngineError`].
+    /// See [`ReadError`].
     pub fn contains(
         &self,
         reads: &impl Reads,
         key: &(impl Finds<K> + ?Sized),
         value: &V,
-    ) -> Result<bool, EngineError> {
+    ) -> Result<bool, ReadError> {
         reads.has_row(self.table(), &row(key, value))
     }
 
@@ -148,12 +148,12 @@ impl<K: Key, V: Key> MultiTable<K, V> {
     ///
     /// # Errors
     ///
-    /// See [`EngineError`].
+    /// See [`ReadError`].
     pub fn contains_key(
         &self,
         reads: &impl Reads,
         key: &(impl Finds<K> + ?Sized),
-    ) -> Result<bool, EngineError> {
+    ) -> Result<bool, ReadError> {
         reads
             .rows_of(self.table(), ScanRange::prefix(&head(key)))
             .next_row()
@@ -166,7 +166,7 @@ impl<K: Key, V: Key> MultiTable<K, V> {
         &self,
         reads: &'a R,
         key: &(impl Finds<K> + ?Sized),
-    ) -> Values<'a, V, R::Device> {
+    ) -> Values<'a, V> {
         let head = head(key);
         let rows = reads.rows_of(self.table(), ScanRange::prefix(&head));
         Values { rows, head: head.len(), types: PhantomData }
@@ -176,36 +176,36 @@ impl<K: Key, V: Key> MultiTable<K, V> {
     ///
     /// # Errors
     ///
-    /// See [`EngineError`].
+    /// See [`ReadError`].
     pub fn count(
         &self,
         reads: &impl Reads,
         key: &(impl Finds<K> + ?Sized),
-    ) -> Result<u64, EngineError> {
+    ) -> Result<u64, ReadError> {
         reads.rows_of(self.table(), ScanRange::prefix(&head(key))).count_rows()
     }
 
     /// All pairs of key and value, in ascending order.
-    pub fn pairs<'a, R: Reads>(&self, reads: &'a R) -> Pairs<'a, K, V, R::Device> {
+    pub fn pairs<'a, R: Reads>(&self, reads: &'a R) -> Pairs<'a, K, V> {
         Pairs { rows: self.rows.range(reads, ..) }
     }
 }
 
 /// Values of one key. Ends after the first error of the device.
-pub struct Values<'a, V, D: Nand = AnyNand> {
-    rows: Range<'a, D>,
+pub struct Values<'a, V> {
+    rows: Range<'a>,
     /// Bytes of the key before each value.
     head: usize,
     types: PhantomData<fn() -> V>,
 }
 
-impl<V, D: Nand> fmt::Debug for Values<'_, V, D> {
+impl<V> fmt::Debug for Values<'_, V> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_tuple("Values").field(&self.rows).finish()
     }
 }
 
-impl<V, D: Nand> Values<'_, V, D> {
+impl<V> Values<'_, V> {
     /// The same values in descending order; to be called before the first one is taken.
     #[must_use]
     pub fn rev(self) -> Self {
@@ -213,8 +213,8 @@ impl<V, D: Nand> Values<'_, V, D> {
     }
 }
 
-impl<V: Key, D: Nand> Iterator for Values<'_, V, D> {
-    type Item = Result<V, EngineError>;
+impl<V: Key> Iterator for Values<'_, V> {
+    type Item = Result<V, ReadError>;
 
     fn next(&mut self) -> Option<Self::Item> {
         let value = |key: Vec<u8>| key_of(key.get(self.head..).unwrap_or_default());
@@ -224,18 +224,18 @@ impl<V: Key, D: Nand> Iterator for Values<'_, V, D> {
 }
 
 /// Pairs of key and value. Ends after the first error of the device.
-pub struct Pairs<'a, K, V, D: Nand = AnyNand> {
-    rows: TypedRange<'a, (K, V), (), D>,
+pub struct Pairs<'a, K, V> {
+    rows: TypedRange<'a, (K, V), ()>,
 }
 
-impl<K, V, D: Nand> fmt::Debug for Pairs<'_, K, V, D> {
+impl<K, V> fmt::Debug for Pairs<'_, K, V> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_tuple("Pairs").field(&self.rows).finish()
     }
 }
 
-impl<K: Key, V: Key, D: Nand> Iterator for Pairs<'_, K, V, D> {
-    type Item = Result<(K, V), EngineError>;
+impl<K: Key, V: Key> Iterator for Pairs<'_, K, V> {
+    type Item = Result<(K, V), ReadError>;
 
     fn next(&mut self) -> Option<Self::Item> {
         self.rows.next().map(|row| row.map(|(pair, ())| pair))

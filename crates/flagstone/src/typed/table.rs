@@ -4,84 +4,77 @@ use std::fmt;
 use std::marker::PhantomData;
 use std::ops::{Bound, RangeBounds};
 
-use flagstone_engine::{DecodeError, EngineError, RowPart, ScanRange, Table};
-use flagstone_nand::Nand;
+use flagstone_engine::{DecodeError, RowPart, ScanRange, Table};
 
 use super::{EncodeKey, Finds, Key, StartsWith, Value};
-use crate::database::{AnyNand, Database, KeyValue, Range, Snapshot, Transaction};
+use crate::database::{Database, KeyValue, Range, Snapshot, Transaction};
+use crate::{ReadError, TableError, WriteError};
 
 mod sealed {
     pub trait Sealed {}
-    impl<D: flagstone_nand::Nand> Sealed for crate::Transaction<D> {}
-    impl<D: flagstone_nand::Nand> Sealed for crate::Snapshot<D> {}
+    impl Sealed for crate::Transaction {}
+    impl Sealed for crate::Snapshot {}
 }
 
 /// Readers of a typed table: a [`Transaction`] or a [`Snapshot`].
 pub trait Reads: sealed::Sealed {
-    /// The device below.
-    type Device: Nand;
-
     /// The value of `key`.
     #[doc(hidden)]
-    fn row(&self, table: Table, key: &[u8]) -> Result<Option<Vec<u8>>, EngineError>;
+    fn row(&self, table: Table, key: &[u8]) -> Result<Option<Vec<u8>>, ReadError>;
 
     /// Whether `key` has a value.
     #[doc(hidden)]
-    fn has_row(&self, table: Table, key: &[u8]) -> Result<bool, EngineError>;
+    fn has_row(&self, table: Table, key: &[u8]) -> Result<bool, ReadError>;
 
     /// Rows of a range.
     #[doc(hidden)]
-    fn rows_of(&self, table: Table, range: ScanRange) -> Range<'_, Self::Device>;
+    fn rows_of(&self, table: Table, range: ScanRange) -> Range<'_>;
 }
 
-impl<D: Nand> Reads for Transaction<D> {
-    type Device = D;
-
-    fn row(&self, table: Table, key: &[u8]) -> Result<Option<Vec<u8>>, EngineError> {
+impl Reads for Transaction {
+    fn row(&self, table: Table, key: &[u8]) -> Result<Option<Vec<u8>>, ReadError> {
         self.get(table, key)
     }
 
-    fn has_row(&self, table: Table, key: &[u8]) -> Result<bool, EngineError> {
+    fn has_row(&self, table: Table, key: &[u8]) -> Result<bool, ReadError> {
         self.contains_key(table, key)
     }
 
-    fn rows_of(&self, table: Table, range: ScanRange) -> Range<'_, D> {
+    fn rows_of(&self, table: Table, range: ScanRange) -> Range<'_> {
         self.rows(table, range)
     }
 }
 
-impl<D: Nand> Reads for Snapshot<D> {
-    type Device = D;
-
-    fn row(&self, table: Table, key: &[u8]) -> Result<Option<Vec<u8>>, EngineError> {
+impl Reads for Snapshot {
+    fn row(&self, table: Table, key: &[u8]) -> Result<Option<Vec<u8>>, ReadError> {
         self.get(table, key)
     }
 
-    fn has_row(&self, table: Table, key: &[u8]) -> Result<bool, EngineError> {
+    fn has_row(&self, table: Table, key: &[u8]) -> Result<bool, ReadError> {
         self.contains_key(table, key)
     }
 
-    fn rows_of(&self, table: Table, range: ScanRange) -> Range<'_, D> {
+    fn rows_of(&self, table: Table, range: ScanRange) -> Range<'_> {
         self.rows(table, range)
     }
 }
 
-pub(super) fn key_of<K: Key>(bytes: &[u8]) -> Result<K, EngineError> {
+pub(super) fn key_of<K: Key>(bytes: &[u8]) -> Result<K, ReadError> {
     K::from_key(bytes).map_err(|source| undecodable(RowPart::Key, source))
 }
 
-pub(super) fn value_of<V: Value>(bytes: &[u8]) -> Result<V, EngineError> {
+pub(super) fn value_of<V: Value>(bytes: &[u8]) -> Result<V, ReadError> {
     V::from_row(bytes).map_err(|source| undecodable(RowPart::Value, source))
 }
 
-const fn undecodable(part: RowPart, source: DecodeError) -> EngineError {
-    EngineError::Decode { part, source }
+const fn undecodable(part: RowPart, source: DecodeError) -> ReadError {
+    ReadError::Decode { part, source }
 }
 
 /// A table with keys of type `K` and values of type `V`: cheap to copy, valid while the database is open.
 ///
 /// The types are a promise of the program, not part of the stored data: bytes that are no `K` or `V` give
-/// [`EngineError::Decode`].
+/// [`ReadError::Decode`].
 ///
 /// ```
 /// # let directory = tempfile::tempdir()?;
@@ -108,7 +101,7 @@ const fn undecodable(part: RowPart, source: DecodeError) -> EngineError {
 /// let ada = users.get(&snapshot, &("gb".into(), 1))?;
 /// assert_eq!(ada, Some(User { name: "Ada".into(), visits: 1 }));
 /// let french = users.prefix(&snapshot, &String::from("fr")).map(|row| Ok(row?.1.name));
-/// assert_eq!(french.collect::<Result<Vec<_>, flagstone::EngineError>>()?, ["Émilie", "Marc"]);
+/// assert_eq!(french.collect::<Result<Vec<_>, flagstone::ReadError>>()?, ["Émilie", "Marc"]);
 /// # Ok::<(), Box<dyn std::error::Error>>(())
 /// ```
 pub struct TypedTable<K, V> {
@@ -130,13 +123,13 @@ impl<K, V> fmt::Debug for TypedTable<K, V> {
     }
 }
 
-impl<D: Nand> Database<D> {
+impl Database {
     /// Opens a table with keys and values of types, creating it durably when it does not exist.
     ///
     /// # Errors
     ///
     /// As [`Database::table`].
-    pub fn typed<K: Key, V: Value>(&self, name: &str) -> Result<TypedTable<K, V>, EngineError> {
+    pub fn typed<K: Key, V: Value>(&self, name: &str) -> Result<TypedTable<K, V>, TableError> {
         Ok(TypedTable::over(self.table(name)?))
     }
 }
@@ -158,12 +151,12 @@ impl<K: Key, V: Value> TypedTable<K, V> {
     ///
     /// # Errors
     ///
-    /// See [`EngineError`].
+    /// See [`ReadError`].
     pub fn get(
         &self,
         reads: &impl Reads,
         key: &(impl Finds<K> + ?Sized),
-    ) -> Result<Option<V>, EngineError> {
+    ) -> Result<Option<V>, ReadError> {
         let row = reads.row(self.table, &key.to_key())?;
         row.as_deref().map(value_of).transpose()
     }
@@ -172,12 +165,12 @@ impl<K: Key, V: Value> TypedTable<K, V> {
     ///
     /// # Errors
     ///
-    /// See [`EngineError`].
+    /// See [`ReadError`].
     pub fn contains_key(
         &self,
         reads: &impl Reads,
         key: &(impl Finds<K> + ?Sized),
-    ) -> Result<bool, EngineError> {
+    ) -> Result<bool, ReadError> {
         reads.has_row(self.table, &key.to_key())
     }
 
@@ -185,13 +178,13 @@ impl<K: Key, V: Value> TypedTable<K, V> {
     ///
     /// # Errors
     ///
-    /// See [`EngineError`].
-    pub fn put<D: Nand>(
+    /// See [`WriteError`].
+    pub fn put(
         &self,
-        transaction: &mut Transaction<D>,
+        transaction: &mut Transaction,
         key: &(impl Finds<K> + ?Sized),
         value: &V,
-    ) -> Result<(), EngineError> {
+    ) -> Result<(), WriteError> {
         transaction.put(self.table, &key.to_key(), &value.to_row())
     }
 
@@ -199,12 +192,12 @@ impl<K: Key, V: Value> TypedTable<K, V> {
     ///
     /// # Errors
     ///
-    /// See [`EngineError`].
-    pub fn delete<D: Nand>(
+    /// See [`WriteError`].
+    pub fn delete(
         &self,
-        transaction: &mut Transaction<D>,
+        transaction: &mut Transaction,
         key: &(impl Finds<K> + ?Sized),
-    ) -> Result<(), EngineError> {
+    ) -> Result<(), WriteError> {
         transaction.delete(self.table, &key.to_key())
     }
 
@@ -213,16 +206,16 @@ impl<K: Key, V: Value> TypedTable<K, V> {
     ///
     /// # Errors
     ///
-    /// See [`EngineError`].
-    pub fn update<D: Nand>(
+    /// See [`WriteError`].
+    pub fn update(
         &self,
-        transaction: &mut Transaction<D>,
+        transaction: &mut Transaction,
         key: &(impl Finds<K> + ?Sized),
         change: impl FnOnce(&mut V),
-    ) -> Result<bool, EngineError> {
+    ) -> Result<bool, WriteError> {
         let entry = transaction.entry(self.table, &key.to_key())?;
         let Some(row) = entry.value() else { return Ok(false) };
-        let mut value: V = value_of(row)?;
+        let mut value: V = value_of(row).map_err(WriteError::of)?;
         change(&mut value);
         entry.and_modify(|row| *row = value.to_row())?;
         Ok(true)
@@ -232,16 +225,16 @@ impl<K: Key, V: Value> TypedTable<K, V> {
     ///
     /// # Errors
     ///
-    /// See [`EngineError`].
-    pub fn get_or_insert_with<D: Nand>(
+    /// See [`WriteError`].
+    pub fn get_or_insert_with(
         &self,
-        transaction: &mut Transaction<D>,
+        transaction: &mut Transaction,
         key: &(impl Finds<K> + ?Sized),
         make: impl FnOnce() -> V,
-    ) -> Result<V, EngineError> {
+    ) -> Result<V, WriteError> {
         let mut entry = transaction.entry(self.table, &key.to_key())?;
         if let Some(row) = entry.value() {
-            return value_of(row);
+            return value_of(row).map_err(WriteError::of);
         }
         let value = make();
         entry.insert(value.to_row())?;
@@ -253,7 +246,7 @@ impl<K: Key, V: Value> TypedTable<K, V> {
         &self,
         reads: &'a R,
         bounds: impl RangeBounds<K>,
-    ) -> TypedRange<'a, K, V, R::Device> {
+    ) -> TypedRange<'a, K, V> {
         let key = |bound: Bound<&K>| bound.map(EncodeKey::to_key);
         let (low, high) = (key(bounds.start_bound()), key(bounds.end_bound()));
         let (low, high) = (low.as_ref().map(Vec::as_slice), high.as_ref().map(Vec::as_slice));
@@ -264,7 +257,7 @@ impl<K: Key, V: Value> TypedTable<K, V> {
         &self,
         reads: &'a R,
         range: ScanRange,
-    ) -> TypedRange<'a, K, V, R::Device> {
+    ) -> TypedRange<'a, K, V> {
         TypedRange::new(reads.rows_of(self.table, range))
     }
 
@@ -273,7 +266,7 @@ impl<K: Key, V: Value> TypedTable<K, V> {
         &self,
         reads: &'a R,
         first: &P,
-    ) -> TypedRange<'a, K, V, R::Device>
+    ) -> TypedRange<'a, K, V>
     where
         K: StartsWith<P>,
     {
@@ -286,8 +279,8 @@ impl<K: Key, V: Value> TypedTable<K, V> {
     ///
     /// # Errors
     ///
-    /// See [`EngineError`].
-    pub fn len(&self, reads: &impl Reads) -> Result<u64, EngineError> {
+    /// See [`ReadError`].
+    pub fn len(&self, reads: &impl Reads) -> Result<u64, ReadError> {
         reads.rows_of(self.table, ScanRange::prefix(&[])).count_rows()
     }
 
@@ -295,12 +288,12 @@ impl<K: Key, V: Value> TypedTable<K, V> {
     ///
     /// # Errors
     ///
-    /// See [`EngineError`]. A row that cannot be decoded stays, and ends the call.
-    pub fn retain<D: Nand>(
+    /// See [`WriteError`]. A row that cannot be decoded stays, and ends the call.
+    pub fn retain(
         &self,
-        transaction: &mut Transaction<D>,
+        transaction: &mut Transaction,
         mut keep: impl FnMut(&K, &V) -> bool,
-    ) -> Result<u64, EngineError> {
+    ) -> Result<u64, WriteError> {
         let mut fault = None;
         let count = transaction.retain(self.table, .., |key, value| {
             if fault.is_some() {
@@ -308,7 +301,7 @@ impl<K: Key, V: Value> TypedTable<K, V> {
             }
             let row = key_of(key).and_then(|key| Ok((key, value_of(value)?)));
             row.map(|(key, value)| keep(&key, &value)).unwrap_or_else(|error| {
-                fault = Some(error);
+                fault = Some(WriteError::of(error));
                 true
             })
         })?;
@@ -318,19 +311,19 @@ impl<K: Key, V: Value> TypedTable<K, V> {
 
 /// Rows of a typed table. Ends after the first error of the device; a row that cannot be decoded is an
 /// error of its own, and the next one follows.
-pub struct TypedRange<'a, K, V, D: Nand = AnyNand> {
-    rows: Range<'a, D>,
+pub struct TypedRange<'a, K, V> {
+    rows: Range<'a>,
     types: PhantomData<fn() -> (K, V)>,
 }
 
-impl<K, V, D: Nand> fmt::Debug for TypedRange<'_, K, V, D> {
+impl<K, V> fmt::Debug for TypedRange<'_, K, V> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_tuple("TypedRange").field(&self.rows).finish()
     }
 }
 
-impl<'a, K, V, D: Nand> TypedRange<'a, K, V, D> {
-    fn new(rows: Range<'a, D>) -> Self {
+impl<'a, K, V> TypedRange<'a, K, V> {
+    fn new(rows: Range<'a>) -> Self {
         Self { rows, types: PhantomData }
     }
 
@@ -341,8 +334,8 @@ impl<'a, K, V, D: Nand> TypedRange<'a, K, V, D> {
     }
 }
 
-impl<K: Key, V: Value, D: Nand> Iterator for TypedRange<'_, K, V, D> {
-    type Item = Result<(K, V), EngineError>;
+impl<K: Key, V: Value> Iterator for TypedRange<'_, K, V> {
+    type Item = Result<(K, V), ReadError>;
 
     fn next(&mut self) -> Option<Self::Item> {
         let decode = |(key, value): KeyValue| Ok((key_of(&key)?, value_of(&value)?));

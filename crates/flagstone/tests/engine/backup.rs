@@ -2,11 +2,11 @@
 
 use std::collections::BTreeMap;
 
-use flagstone::{
-    BackupError, Database, EngineError, OpenError, Options, VerifyOnOpen, verify_backup,
-};
+use flagstone::{BackupError, Error, OpenError, Options, VerifyOnOpen, verify_backup};
 use flagstone_nand::{Profile, SimNand};
 use proptest::prelude::*;
+
+use crate::on::Database;
 
 type Model = BTreeMap<String, BTreeMap<Vec<u8>, Vec<u8>>>;
 
@@ -136,7 +136,7 @@ fn a_backup_that_does_not_fit_says_so() {
     fill(&database, &[("t".to_owned(), rows)].into());
     let little = created("tiny", 64);
     let error = little.restore_from(backup_of(&database).as_slice()).unwrap_err();
-    assert!(matches!(error, BackupError::Engine(EngineError::Full)), "{error}");
+    assert!(matches!(error, BackupError::Database(Error::Full)), "{error}");
     assert!(little.check().unwrap().is_sound());
 }
 
@@ -186,7 +186,7 @@ fn a_backup_under_way_sees_one_moment() {
 fn damage_is_found_on_opening_if_the_options_say_so() {
     let directory = tempfile::tempdir().unwrap();
     let path = directory.path().join("db");
-    let database = Database::create(&path, &options()).unwrap();
+    let database = flagstone::Database::create(&path, &options()).unwrap();
     let table = database.table("t").unwrap();
     let mut transaction = database.begin();
     transaction.put(table, b"key", &[b'#'; 400]).unwrap();
@@ -194,7 +194,7 @@ fn damage_is_found_on_opening_if_the_options_say_so() {
     database.merge().unwrap();
     database.close().unwrap();
     let checked = options().with_verify_on_open(VerifyOnOpen::Check);
-    drop(Database::open(&path, &checked).unwrap());
+    drop(flagstone::Database::open(&path, &checked).unwrap());
 
     let mut file = std::fs::read(&path).unwrap();
     let at = file.windows(400).rposition(|bytes| bytes == [b'#'; 400]).unwrap();
@@ -205,8 +205,8 @@ fn damage_is_found_on_opening_if_the_options_say_so() {
     }
     assert_eq!(file[at + 7], b'!');
     std::fs::write(&path, &file).unwrap();
-    drop(Database::open(&path, &options()).unwrap());
-    let error = Database::open(&path, &checked).unwrap_err();
+    drop(flagstone::Database::open(&path, &options()).unwrap());
+    let error = flagstone::Database::open(&path, &checked).unwrap_err();
     assert!(matches!(error, OpenError::Unsound { count: 1.., .. }), "{error}");
 }
 

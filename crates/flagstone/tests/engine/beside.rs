@@ -5,11 +5,13 @@ use std::sync::{Arc, Barrier, Condvar, Mutex, mpsc};
 use std::thread;
 use std::time::Duration;
 
-use flagstone::{Database, Durability, Options, Table};
+use flagstone::{Durability, Error, Options, Table};
 use flagstone_nand::{
     Completion, Ending, FaultPlan, Profile, SegmentFile, SharedStorage, SimStorage, Storage,
     StorageError,
 };
+
+use crate::on::Database;
 
 /// A simulated file as a real one is: several threads read, write and sync it at a time.
 #[derive(Clone, Debug)]
@@ -150,13 +152,13 @@ fn draw(state: &mut u64, end: u64) -> u64 {
 fn write(database: &Shared, table: Table, thread: u64, seed: u64, acknowledged: &AtomicU64) {
     let mut state = seed ^ (thread << 32);
     for number in 1..100_000_u64 {
-        let mut commit = || {
+        let mut commit = || -> Result<_, Error> {
             let mut txn = database.begin();
             let bytes = number.to_le_bytes();
             txn.put(table, &key(ROWS + 2 * thread), &bytes)?;
             txn.put(table, &key(draw(&mut state, ROWS)), &[thread as u8; 120])?;
             txn.put(table, &key(ROWS + 2 * thread + 1), &bytes)?;
-            txn.commit_with(Durability::Immediate)
+            Ok(txn.commit_with(Durability::Immediate)?)
         };
         match commit() {
             Ok(_) => acknowledged.store(number, Ordering::Relaxed),
@@ -269,7 +271,8 @@ fn readers_wait_for_no_sync() {
             let writer = scope.spawn(move || {
                 let mut txn = database.begin();
                 let puts = (0..rows).try_for_each(|row| txn.put(other, &key(row), &[8; 120]));
-                let committed = puts.and_then(|()| txn.commit().map(drop));
+                let committed =
+                    puts.map_err(Error::from).and_then(|()| Ok(txn.commit().map(drop)?));
                 gate.change(|gate| gate.has_ended = true);
                 committed
             });
@@ -285,7 +288,7 @@ fn readers_wait_for_no_sync() {
                 assert_eq!(count, Ok(ROWS as usize), "beside a commit of {rows} rows");
             }
             file.gate.change(|gate| gate.is_shut = false);
-            assert_eq!(writer.join().unwrap(), Ok(()));
+            writer.join().unwrap().unwrap();
         });
     }
 }

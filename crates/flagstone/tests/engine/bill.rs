@@ -1,7 +1,9 @@
 //! Cost of transactions on the flash: bills add up to the work of the device.
 
-use flagstone::{Bill, Cause, Database, Options, Table};
+use flagstone::{Bill, Cause, Options, Table};
 use flagstone_nand::{Nand as _, Profile, SimNand};
+
+use crate::on::Database;
 
 fn created(memory: usize) -> (Database<SimNand>, Table) {
     let profile = Profile::named("slc-2k").unwrap().with_block_count(32).unwrap();
@@ -40,10 +42,10 @@ fn change(database: &Database<SimNand>, table: Table, first: u32, step: usize) -
 fn bills_add_up_to_what_the_device_did() {
     let (database, table) = created(128 << 10);
     let before = spent(&database);
-    let device_before = database.runtime().space().device().counters();
+    let device_before = database.at_device(|device| device.counters());
     let bills = change(&database, table, 0, 2);
     assert_eq!(bills, spent(&database) - before);
-    let device = database.runtime().space().device().counters();
+    let device = database.at_device(|device| device.counters());
     let programs = device.page_programs + device.partial_programs
         - device_before.page_programs
         - device_before.partial_programs;

@@ -5,7 +5,7 @@ use std::fs;
 use std::os::unix::fs::{MetadataExt as _, PermissionsExt as _, symlink};
 use std::path::{Path, PathBuf};
 
-use flagstone::{AnyNand, CompactError, Database, OpenError, Options};
+use flagstone::{CompactError, Database, OpenError, Options};
 use flagstone_nand::{
     EccNand, FileLock, FileStorage, Making, OpenDeviceError, Profile, SegmentFile,
 };
@@ -23,7 +23,7 @@ fn thinned() -> (TempDir, PathBuf, Model) {
     let path = directory.path().join("db");
     let profile = Profile::named("segment-file").unwrap().with_capacity(16 << 20).unwrap();
     let device = SegmentFile::create(FileStorage::create(&path).unwrap(), &profile).unwrap();
-    let device: AnyNand = Box::new(device);
+    let device = flagstone::AnyNand::new(device);
     let database = Database::create_on(device, &options()).unwrap();
     let mut model = Model::new();
     for name in ["first", "first@index", "\u{e9}mpty"] {

@@ -6,10 +6,12 @@
 
 use std::sync::atomic::{AtomicBool, Ordering};
 
-use flagstone::{Database, Durability, Options, Table, verify_backup};
-use flagstone_nand::{Nand, Profile, SimNand};
+use flagstone::{Durability, Error, Options, Table, verify_backup};
+use flagstone_nand::{Profile, SimNand};
 use rand::{RngExt, SeedableRng};
 use rand_pcg::Pcg64Mcg;
+
+use crate::on::Database;
 
 const ACCOUNTS: u32 = 400;
 
@@ -29,7 +31,7 @@ fn value(amount: i64) -> Vec<u8> {
     [&amount.to_be_bytes()[..], &[0; 100]].concat()
 }
 
-fn accounts<D: Nand>(database: &Database<D>) -> Table {
+fn accounts(database: &flagstone::Database) -> Table {
     let table = database.table("accounts").unwrap();
     let mut transaction = database.begin();
     for account in 0..ACCOUNTS {
@@ -39,7 +41,7 @@ fn accounts<D: Nand>(database: &Database<D>) -> Table {
     table
 }
 
-fn transfer<D: Nand>(database: &Database<D>, table: Table, rng: &mut Pcg64Mcg) {
+fn transfer(database: &flagstone::Database, table: Table, rng: &mut Pcg64Mcg) {
     let [from, to] = [(); 2].map(|()| rng.random_range(0..ACCOUNTS));
     let by = rng.random_range(1..1_000);
     let mut transaction = database.begin();
@@ -51,7 +53,7 @@ fn transfer<D: Nand>(database: &Database<D>, table: Table, rng: &mut Pcg64Mcg) {
     transaction.commit_with(Durability::Deferred).unwrap();
 }
 
-fn sum<D: Nand>(database: &Database<D>, table: Table) -> i64 {
+fn sum(database: &flagstone::Database, table: Table) -> i64 {
     let snapshot = database.snapshot().unwrap();
     snapshot.range(table, ..).map(|row| amount(&row.unwrap().1)).sum()
 }
@@ -157,11 +159,11 @@ fn what_was_acknowledged_beside_deferred_commits_stays() {
 fn deferred_load(database: &Database<SimNand>, table: Table, rng: &mut Pcg64Mcg) {
     let first = rng.random_range(0..ACCOUNTS);
     let mut transaction = database.begin();
-    let mut change = |account: u32, by: i64| {
+    let mut change = |account: u32, by: i64| -> Result<(), Error> {
         let key = (account % ACCOUNTS).to_be_bytes();
         transaction.lock_key(table, &key)?;
         let before = transaction.get(table, &key)?.map_or(0, |before| amount(&before));
-        transaction.put(table, &key, &value(before + by))
+        Ok(transaction.put(table, &key, &value(before + by))?)
     };
     let done = (1..20).try_for_each(|step| change(first + step * 7, 1));
     if done.and_then(|()| change(first, -19)).is_ok() {

@@ -3,8 +3,10 @@
 
 use std::ops::Range;
 
-use flagstone::{Database, EngineError, Options, Table};
-use flagstone_nand::{Crashable, Nand, Profile, SegmentFile, SimNand, SimStorage};
+use flagstone::{Error, Options, Table};
+use flagstone_nand::{Crashable, Profile, SegmentFile, SimNand, SimStorage};
+
+use crate::on::Database;
 
 const KIB: usize = 1 << 10;
 
@@ -49,30 +51,30 @@ impl Load {
     }
 
     /// Puts rows until not one more is taken; gives their number.
-    fn fill<D: Nand>(self, database: &Database<D>, table: Table) -> u64 {
+    fn fill(self, database: &flagstone::Database, table: Table) -> u64 {
         let (mut count, mut rows) = (0, self.rows);
         loop {
             let mut transaction = database.begin();
             let put = (count..count + rows).try_for_each(|number| {
                 transaction.put(table, &self.key(number), &vec![number as u8; self.value_size])
             });
-            match put.and_then(|()| transaction.commit()) {
+            match put.map_err(Error::from).and_then(|()| Ok(transaction.commit()?)) {
                 Ok(_) => count += rows,
-                Err(EngineError::Full | EngineError::TooLarge) if rows == 1 => return count,
-                Err(EngineError::Full | EngineError::TooLarge) => rows = (rows / 4).max(1),
+                Err(Error::Full | Error::TooLarge) if rows == 1 => return count,
+                Err(Error::Full | Error::TooLarge) => rows = (rows / 4).max(1),
                 Err(error) => panic!("{self:?}: {error} at row {count}"),
             }
         }
     }
 
     /// Changes rows in one transaction.
-    fn change<D: Nand>(
+    fn change(
         self,
-        database: &Database<D>,
+        database: &flagstone::Database,
         table: Table,
         way: Way,
         mut rows: Range<u64>,
-    ) -> Result<(), EngineError> {
+    ) -> Result<(), Error> {
         let mut transaction = database.begin();
         match way {
             Way::Delete => {
@@ -84,29 +86,29 @@ impl Load {
             Way::Retain => drop(transaction.retain(table, .., |_, _| false)?),
             Way::DropTable => {
                 drop(transaction);
-                return database.drop_table("t");
+                return Ok(database.drop_table("t")?);
             }
         }
-        transaction.commit().map(drop)
+        Ok(transaction.commit().map(drop)?)
     }
 
     /// Changes rows in transactions as large as they are taken. A transaction that deletes never gets the
     /// error that the device is full, but that it is too large, and smaller ones pass.
-    fn change_all<D: Nand>(self, database: &Database<D>, table: Table, way: Way, rows: Range<u64>) {
+    fn change_all(self, database: &flagstone::Database, table: Table, way: Way, rows: Range<u64>) {
         let (mut from, mut size) = (rows.start, rows.end - rows.start);
         while from < rows.end {
             let part = from..(from + size).min(rows.end);
             match self.change(database, table, way, part.clone()) {
                 Ok(()) => from = part.end,
-                Err(EngineError::TooLarge) if size > 1 => size /= 2,
-                Err(EngineError::Full) if size > 1 && way == Way::Shorten => size /= 2,
+                Err(Error::TooLarge) if size > 1 => size /= 2,
+                Err(Error::Full) if size > 1 && way == Way::Shorten => size /= 2,
                 Err(error) => panic!("{self:?}, {way:?} {part:?} of {rows:?}: {error}"),
             }
         }
     }
 
     /// Fills the device, and empties it in one way: in one transaction if that is accepted.
-    fn live<D: Crashable>(self, device: D, way: Way) {
+    fn live<D: Crashable + Send + 'static>(self, device: D, way: Way) {
         let database = Database::create_on(device, &self.options()).unwrap();
         let table = database.table("t").unwrap();
         let count = self.fill(&database, table);
@@ -115,8 +117,8 @@ impl Load {
         let table = database.existing_table("t").unwrap().unwrap();
         match self.change(&database, table, way, 0..count) {
             Ok(()) => {}
-            Err(EngineError::TooLarge) if way != Way::DropTable => {}
-            Err(EngineError::Full) if way == Way::Shorten => {}
+            Err(Error::TooLarge) if way != Way::DropTable => {}
+            Err(Error::Full) if way == Way::Shorten => {}
             Err(error) => panic!("{self:?}, {way:?} all {count} rows: {error}"),
         }
         if way == Way::Shorten {

@@ -7,13 +7,14 @@ use std::sync::{Arc, Mutex, mpsc};
 use std::thread;
 use std::time::Duration;
 
-use flagstone::{Database, Durability, EngineError, OpenError, Options, Table};
+use flagstone::{CommitError, Durability, Error, OpenError, Options, ReadError, Table, WriteError};
 use flagstone_engine::{Budget, CommitBy, FrameKind, MergeTo, Techniques};
 use flagstone_nand::{
     BlockIndex, Nand, NandError, PhysicalPage, Profile, SegmentFile, SimNand, SimStorage,
 };
 
 use crate::hooked::{Call, Hook, Hooked};
+use crate::on::Database;
 
 fn options(memory: usize) -> Options {
     Options::default().with_memory(memory)
@@ -110,7 +111,7 @@ fn full_log() -> (SimNand, Vec<(u32, u32)>, PhysicalPage) {
     (device, rows.into_iter().collect(), last)
 }
 
-fn rows<D: Nand>(database: &Database<D>, table: Table) -> Vec<(u32, u32)> {
+fn rows(database: &flagstone::Database, table: Table) -> Vec<(u32, u32)> {
     let number = |bytes: &[u8]| u32::from_be_bytes(bytes[..4].try_into().unwrap());
     let snapshot = database.snapshot().unwrap();
     let found = snapshot.range(table, ..).map(Result::unwrap);
@@ -197,8 +198,8 @@ fn a_chip_that_is_worn_out_shows_what_was_committed() {
         assert_eq!(rows(&database, table), expected, "{commit:?}");
         assert_eq!(flags > 0, commit == CommitBy::Flags);
         let mut transaction = database.begin();
-        let refused = transaction.put(table, &key(1), b"x").and_then(|()| transaction.commit());
-        assert_eq!(refused.map(drop), Err(EngineError::WornOut));
+        let refused = transaction.put(table, &key(1), b"x");
+        assert_eq!(refused, Err(WriteError::WornOut));
     }
 }
 
@@ -331,10 +332,10 @@ fn nobody_waits_for_a_device_that_has_failed() {
         thread::spawn(move || {
             let is_refused = merged.is_err().then(|| {
                 let read = open.get(table, &key(1));
-                assert!(matches!(read, Ok(Some(_)) | Err(EngineError::Poisoned)), "{read:?}");
+                assert!(matches!(read, Ok(Some(_)) | Err(ReadError::Poisoned)), "{read:?}");
                 assert!(open.commit().is_err());
-                assert_eq!(database.merge(), Err(EngineError::Poisoned));
-                assert_eq!(database.close(), Err(EngineError::Poisoned));
+                assert_eq!(database.merge(), Err(CommitError::Poisoned));
+                assert_eq!(database.close(), Err(CommitError::Poisoned));
             });
             told.send(is_refused).unwrap();
         });
@@ -456,7 +457,7 @@ fn a_leaf_that_does_not_read_stops_nothing_else() {
         for (table, row) in [(table, BAD), (small, 3)] {
             assert_eq!(put(table, row..row + 1, 2), Ok(()));
             let found = database.begin().get(table, &key(row + 1));
-            assert!(matches!(found, Err(EngineError::Space(_))), "{found:?}");
+            assert!(matches!(found, Err(ReadError::Storage(_))), "{found:?}");
         }
         for round in 3..100 {
             let first = u32::from(round) % 10 * 300;
@@ -476,7 +477,7 @@ fn a_leaf_that_does_not_read_stops_nothing_else() {
         assert_eq!(found(2_800), Ok(Some(vec![99; 100])));
         assert_eq!(found(BAD - 500), Ok(Some(vec![1; 100])));
         // There is no way to know any more whether leaf or change is newer.
-        assert!(matches!(found(BAD), Err(EngineError::Space(_))), "{commit:?}");
+        assert!(matches!(found(BAD), Err(ReadError::Storage(_))), "{commit:?}");
     }
 }
 
@@ -536,8 +537,8 @@ fn a_chip_that_is_worn_out_opens_with_little_memory() {
     let table = database.existing_table("t").unwrap().unwrap();
     assert_eq!(rows(&database, table), (0..3_000).map(|row| (row, 7)).collect::<Vec<_>>());
     let mut transaction = database.begin();
-    let refused = transaction.put(table, &key(1), b"x").and_then(|()| transaction.commit());
-    assert_eq!(refused.map(drop), Err(EngineError::WornOut));
+    let refused = transaction.put(table, &key(1), b"x");
+    assert_eq!(refused, Err(WriteError::WornOut));
 }
 
 /// Goal: closing a database whose device has failed gives the error, although the session has logged nothing.
@@ -561,7 +562,7 @@ fn a_database_that_failed_is_not_closed_as_if_nothing_was() {
     assert!(!database.runtime().engine().has_logged());
     assert!(database.merge().is_err(), "nothing was written");
     assert!(!database.runtime().engine().has_logged());
-    assert_eq!(database.close(), Err(EngineError::Poisoned));
+    assert_eq!(database.close(), Err(CommitError::Poisoned));
     assert_eq!(rows(&untouched, untouched.table("t").unwrap()).len(), 200);
 }
 
@@ -592,12 +593,12 @@ fn a_failure_tears_no_transaction_that_reads() {
     assert_eq!(writer.get(table, &key(1)), Ok(Some(b"new".to_vec())));
     fails.store(true, Ordering::Relaxed);
     assert!(put_all(&[3], b"new", Durability::Immediate).is_err());
-    assert_eq!(reader.get(table, &key(2)), Err(EngineError::Poisoned));
+    assert_eq!(reader.get(table, &key(2)), Err(ReadError::Poisoned));
     assert_eq!(
         fresh.range(table, ..).next().map(|row| row.map(drop)),
-        Some(Err(EngineError::Poisoned))
+        Some(Err(ReadError::Poisoned))
     );
-    assert_eq!(writer.put(table, &key(2), b"x"), Err(EngineError::Poisoned));
+    assert_eq!(writer.put(table, &key(2), b"x"), Err(WriteError::Poisoned));
     let later = database.begin();
     for row in [1, 2] {
         assert_eq!(later.get(table, &key(row)), Ok(Some(b"old".to_vec())));
@@ -665,11 +666,11 @@ fn a_failure_takes_back_whole_commits() {
             let changed: Vec<u32> = (0..count).chain([FAR]).collect();
             assert!(database.begin().get(table, &key(0)).unwrap().is_some());
             left.store(programs, Ordering::Relaxed);
-            let put_all = |rows: &[u32], durability| {
+            let put_all = |rows: &[u32], durability| -> Result<(), Error> {
                 let mut transaction = database.begin();
                 let put = |row: &u32| transaction.put(table, &key(*row), &[2; 50]);
                 rows.iter().try_for_each(put)?;
-                transaction.commit_with(durability).map(drop)
+                Ok(transaction.commit_with(durability).map(drop)?)
             };
             // The commit may be refused: the failure may come while it takes room.
             put_all(&changed, Durability::Deferred).ok();
@@ -679,13 +680,13 @@ fn a_failure_takes_back_whole_commits() {
                 let transaction = database.begin();
                 let table = database.existing_table("t")?.unwrap();
                 let value = |row: &u32| Ok(transaction.get(table, &key(*row))?.unwrap()[0]);
-                changed.iter().map(value).collect::<Result<Vec<u8>, EngineError>>()
+                changed.iter().map(value).collect::<Result<Vec<u8>, Error>>()
             };
             let is_one = |values: &[u8]| values.iter().all(|value| *value == values[0]);
             let read = values(&database);
             match &read {
                 Ok(values) => assert!(is_one(values), "{way}, {count} rows: {}", show(values)),
-                Err(error) => assert_eq!(*error, EngineError::Poisoned, "{way}, {count} rows"),
+                Err(error) => assert!(matches!(error, Error::Poisoned), "{way}, {count} rows"),
             }
             left.store(u32::MAX, Ordering::Relaxed);
             let database = Database::open_on(database.into_device().unwrap(), &options).unwrap();
@@ -714,20 +715,20 @@ fn a_child_of_a_fork_is_told_whose_the_database_is() {
         let device = Hooked { device: chip(64), hook: Arc::clone(&hook) };
         let database = Database::create_on(device, &options(1 << 20)).unwrap();
         let table = database.table("t").unwrap();
-        let put = |row: u32, durability| {
+        let put = |row: u32, durability| -> Result<(), Error> {
             let mut transaction = database.begin();
             transaction.put(table, &key(row), &[1; 100])?;
-            transaction.commit_with(durability).map(drop)
+            Ok(transaction.commit_with(durability).map(drop)?)
         };
         put(1, Durability::Immediate).unwrap();
         let snapshot = database.snapshot().unwrap();
         is_child.store(true, Ordering::Relaxed);
-        let committed = put(2, durability).and_then(|()| database.flush());
-        assert_eq!(committed, Err(EngineError::OtherProcess), "{durability:?}");
-        assert_eq!(put(3, durability), Err(EngineError::OtherProcess), "{durability:?}");
+        let committed = put(2, durability).and_then(|()| Ok(database.flush()?));
+        assert!(matches!(committed, Err(Error::OtherProcess)), "{durability:?}");
+        assert!(matches!(put(3, durability), Err(Error::OtherProcess)), "{durability:?}");
         assert_eq!(snapshot.get(table, &key(1)).unwrap(), Some(vec![1; 100]));
-        assert_eq!(database.merge(), Err(EngineError::OtherProcess));
-        assert_eq!(database.clone().close(), Err(EngineError::OtherProcess));
+        assert_eq!(database.merge(), Err(CommitError::OtherProcess));
+        assert_eq!(database.clone().close(), Err(CommitError::OtherProcess));
         drop(snapshot);
         // The parent has the rows that it had.
         is_child.store(false, Ordering::Relaxed);

@@ -2,10 +2,11 @@
 //! transaction's own changes stand in a page alone.
 
 #[cfg(feature = "seeded-bugs")]
-use flagstone::Runtime;
-use flagstone::{Database, Options};
-use flagstone_engine::CommitBy;
+use flagstone::Options;
+use flagstone_engine::{CommitBy, Runtime};
 use flagstone_nand::{Crashable, Profile, SimNand};
+
+use crate::on::Database;
 
 const ROWS: u8 = 24;
 

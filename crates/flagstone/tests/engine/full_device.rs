@@ -3,8 +3,10 @@
 
 use std::collections::BTreeMap;
 
-use flagstone::{Database, Durability, EngineError, Options, Table};
+use flagstone::{Durability, Error, Options, Table};
 use flagstone_nand::{Crashable, Ending, FaultPlan, Profile, SegmentFile, SimNand, SimStorage};
+
+use crate::on::Database;
 
 const KEYS: u64 = 20_000;
 
@@ -63,7 +65,7 @@ fn value(size: u64) -> Vec<u8> {
 
 impl Life {
     /// One session on `device`, from opening to a cut, or to the end of a process.
-    fn session<D: Crashable>(&mut self, mut device: D, endings: &[Ending]) -> D {
+    fn session<D: Crashable + Send + 'static>(&mut self, mut device: D, endings: &[Ending]) -> D {
         let operation = device.operation_count() + 20 + self.draws.below(5_000);
         let ending = endings[self.draws.below(endings.len() as u64) as usize];
         let is_cut = self.draws.below(2) == 0;
@@ -93,14 +95,18 @@ impl Life {
     }
 
     /// An opening that a cut may have ended is begun again without one.
-    fn opened_in_peace<D: Crashable>(&mut self, mut device: D) -> D {
+    fn opened_in_peace<D: Crashable + Send + 'static>(&mut self, mut device: D) -> D {
         device.set_plan(FaultPlan::default());
         let database = Database::open_on(device, &self.options).unwrap();
         database.into_device().unwrap()
     }
 
     /// Whether the rows could be compared, which a cut may prevent.
-    fn agrees<D: Crashable>(&mut self, database: &Database<D>, table: Table) -> bool {
+    fn agrees<D: Crashable + Send + 'static>(
+        &mut self,
+        database: &Database<D>,
+        table: Table,
+    ) -> bool {
         let mut found = BTreeMap::new();
         for row in database.snapshot().unwrap().range(table, ..) {
             let Ok((key, bytes)) = row else { return false };
@@ -129,7 +135,7 @@ impl Life {
         }
     }
 
-    fn work<D: Crashable>(&mut self, database: &Database<D>, table: Table) {
+    fn work<D: Crashable + Send + 'static>(&mut self, database: &Database<D>, table: Table) {
         for _ in 0..self.style.txns {
             let mut transaction = database.begin();
             let mut rows = Rows::new();
@@ -148,12 +154,13 @@ impl Life {
                 }
             }
             let is_whole = result.is_ok();
-            let ended =
-                result.and_then(|()| transaction.commit_with(self.style.durability)).map(|_| ());
+            let ended = result.map_err(Error::from);
+            let ended = ended
+                .and_then(|()| Ok(transaction.commit_with(self.style.durability).map(drop)?));
             match ended {
                 Ok(()) if self.style.durability == Durability::Deferred => self.open.push(rows),
                 Ok(()) => self.take(rows),
-                Err(EngineError::Full) => self.is_full = true,
+                Err(Error::Full) => self.is_full = true,
                 Err(_) => {
                     // The session was cut off: a transaction that has not begun to commit is not there.
                     self.open.extend(is_whole.then_some(rows));
@@ -166,7 +173,7 @@ impl Life {
 
 /// Sessions on one device, each with its own transactions and its own end; says whether the device was ever
 /// full.
-fn live<D: Crashable>(
+fn live<D: Crashable + Send + 'static>(
     device: D,
     endings: &[Ending],
     style: Style,
@@ -322,12 +329,12 @@ fn deletes_empty_a_device_that_has_no_page_left() {
                 let key = number.wrapping_mul(0x9E37_79B9_7F4A_7C15) >> 20;
                 let mut transaction = database.begin();
                 let put = transaction.put(table, &key.to_be_bytes(), &value(size));
-                match put.and_then(|()| transaction.commit()) {
+                match put.map_err(Error::from).and_then(|()| Ok(transaction.commit()?)) {
                     Ok(_) => {
                         rows.insert(key, size);
                         refused = 0;
                     }
-                    Err(EngineError::Full) => refused += 1,
+                    Err(Error::Full) => refused += 1,
                     Err(error) => panic!("{memory} bytes: {error}"),
                 }
             }

@@ -2,8 +2,10 @@
 
 use std::collections::BTreeMap;
 
-use flagstone::{Database, EngineError, Options, Table};
+use flagstone::{Error, Options, Table};
 use flagstone_nand::{Profile, SegmentFile, SimHost, SimStorage};
+
+use crate::on::Database;
 
 type File = SegmentFile<SimStorage>;
 type Rows = BTreeMap<u64, u8>;
@@ -35,7 +37,7 @@ fn open_on(file: File, host: Option<(&SimHost, bool)>) -> Database<File> {
     Database::open_on(SegmentFile::open(storage).unwrap(), &options()).unwrap()
 }
 
-fn put(db: &Database<File>, table: Table, rows: &mut Rows, key: u64) -> Result<(), EngineError> {
+fn put(db: &Database<File>, table: Table, rows: &mut Rows, key: u64) -> Result<(), Error> {
     let mut transaction = db.begin();
     transaction.put(table, &key.to_be_bytes(), &[key as u8; 700])?;
     transaction.commit()?;
@@ -43,10 +45,10 @@ fn put(db: &Database<File>, table: Table, rows: &mut Rows, key: u64) -> Result<(
     Ok(())
 }
 
-fn delete(db: &Database<File>, table: Table, key: u64) -> Result<(), EngineError> {
+fn delete(db: &Database<File>, table: Table, key: u64) -> Result<(), Error> {
     let mut transaction = db.begin();
     transaction.delete(table, &key.to_be_bytes())?;
-    transaction.commit().map(drop)
+    Ok(transaction.commit().map(drop)?)
 }
 
 fn require_rows(db: &Database<File>, rows: &Rows) {
@@ -69,14 +71,14 @@ fn a_sparse_copy_on_a_full_host_is_full() {
     let database = open_on(file, Some((&host, true)));
     let table = database.existing_table("t").unwrap().unwrap();
     for key in 0..3 {
-        assert_eq!(put(&database, table, &mut rows, 1_000 + key), Err(EngineError::Full));
-        assert_eq!(delete(&database, table, key), Err(EngineError::Full));
+        assert!(matches!(put(&database, table, &mut rows, 1_000 + key), Err(Error::Full)));
+        assert!(matches!(delete(&database, table, key), Err(Error::Full)));
     }
     require_rows(&database, &rows);
     let database = open_on(database.into_device().unwrap(), None);
     require_rows(&database, &rows);
     let table = database.existing_table("t").unwrap().unwrap();
-    assert_eq!(put(&database, table, &mut rows, 1_000), Err(EngineError::Full));
+    assert!(matches!(put(&database, table, &mut rows, 1_000), Err(Error::Full)));
     // The opening had to write the changes that the session before left in its log.
     host.set_free(64 << 20);
     let database = open_on(database.into_device().unwrap(), None);
@@ -98,7 +100,7 @@ fn a_sparse_copy_fills_its_host_to_the_brim() {
         let database = open_on(file, Some((&host, true)));
         let table = database.existing_table("t").unwrap().unwrap();
         let error = (1_000..9_000).find_map(|key| put(&database, table, &mut rows, key).err());
-        assert_eq!(error, Some(EngineError::Full), "{free} bytes free");
+        assert!(matches!(error, Some(Error::Full)), "{free} bytes free");
         require_rows(&database, &rows);
         let database = open_on(database.into_device().unwrap(), None);
         require_rows(&database, &rows);
@@ -117,7 +119,7 @@ fn a_full_copy_on_write_host_is_a_full_device() {
         let table = database.existing_table("t").unwrap().unwrap();
         let keys = (round + 1) * 20_000..(round + 2) * 20_000;
         let error = keys.into_iter().find_map(|key| put(&database, table, &mut rows, key).err());
-        assert_eq!(error, Some(EngineError::Full), "round {round}");
+        assert!(matches!(error, Some(Error::Full)), "round {round}");
         require_rows(&database, &rows);
         if round % 2 == 0 {
             database = open_on(database.into_device().unwrap(), None);

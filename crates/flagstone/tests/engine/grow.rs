@@ -2,11 +2,14 @@
 
 use std::collections::BTreeMap;
 
-use flagstone::{Database, Durability, EngineError, FileSize, Options, Table, Wait};
+use flagstone::{Durability, Error, FileSize, Options, Table};
+use flagstone_engine::Wait;
 use flagstone_nand::{
     Crashable as _, Ending, FaultPlan, Nand as _, Profile, SegmentFile, SimNand, SimStorage,
     Storage as _,
 };
+
+use crate::on::Database;
 
 type File = SegmentFile<SimStorage>;
 
@@ -34,14 +37,14 @@ fn mixed(seed: u64, index: u64) -> u64 {
     state ^ (state >> 32)
 }
 
-fn put(database: &Database<File>, table: Table, key: u64, value: &[u8]) -> Result<(), EngineError> {
+fn put(database: &Database<File>, table: Table, key: u64, value: &[u8]) -> Result<(), Error> {
     let mut transaction = database.begin();
     transaction.put(table, &key.to_be_bytes(), value)?;
-    transaction.commit().map(drop)
+    Ok(transaction.commit().map(drop)?)
 }
 
 fn present(database: &Database<File>) -> u32 {
-    database.runtime().space().device().present_blocks()
+    database.at_device(|device| device.present_blocks())
 }
 
 fn require_sound(database: &Database<File>) {
@@ -119,7 +122,7 @@ fn a_host_without_room_is_a_full_device() {
     let fill = |from: u64| (from..).find(|key| put(&database, table, *key, &value).is_err());
     let count = fill(0).unwrap();
     assert!(count > 8, "{count}");
-    assert_eq!(put(&database, table, count, &value), Err(EngineError::Full));
+    assert!(matches!(put(&database, table, count, &value), Err(Error::Full)));
     require_sound(&database);
     for round in 0..20 {
         let mut transaction = database.begin();
@@ -172,15 +175,15 @@ fn rows_of_restarts_on_a_nearly_full_file_open_again() {
             rows = found;
             let ending = [Ending::UnsyncedLost, Ending::Complete, Ending::Untouched];
             let number = {
-                let mut space = database.runtime().space();
-                let number = space.device().operation_count() + below(60);
+                let number = database.at_device(|file| file.operation_count()) + below(60);
                 let ending = ending[below(3) as usize];
                 let ending = if ending == Ending::Untouched {
                     Ending::UnsyncedSubset512 { draw: 1 }
                 } else {
                     ending
                 };
-                space.device_mut().set_plan(FaultPlan::power_cut(round, number, ending));
+                let plan = FaultPlan::power_cut(round, number, ending);
+                database.at_device(|file| file.set_plan(plan));
                 number
             };
             for _ in 0..40 {
@@ -192,15 +195,16 @@ fn rows_of_restarts_on_a_nearly_full_file_open_again() {
                     true => transaction.delete(table, &key.to_be_bytes()).map(drop),
                     false => transaction.put(table, &key.to_be_bytes(), &value).map(drop),
                 };
-                let committed = changed.and_then(|()| transaction.commit());
+                let committed = changed.map_err(Error::from);
+                let committed = committed.and_then(|()| Ok(transaction.commit()?));
                 match committed {
                     Ok(_) if is_delete => drop(rows.remove(&key)),
                     Ok(_) => drop(rows.insert(key, value)),
-                    Err(EngineError::Full) => {}
+                    Err(Error::Full) => {}
                     Err(_) => break,
                 }
             }
-            let is_off = database.runtime().space().device().is_off();
+            let is_off = database.at_device(|device| device.is_off());
             device = database.into_device().unwrap();
             assert!(is_off || device.operation_count() <= number || round > 0);
             device.power_cycle();
@@ -229,7 +233,7 @@ fn a_full_file_has_what_its_log_had_beyond_its_share() {
     let device = || file(128);
     let options = options().with_log_pages(512);
     let operations =
-        |database: &Database<File>| database.runtime().space().device().operation_count();
+        |database: &Database<File>| database.at_device(|device| device.operation_count());
     let database = Database::create_on(device(), &options).unwrap();
     let (mut budget_max, mut shortened) = (0, 0..0);
     let count = fill(&database, 0, |database| {
@@ -252,7 +256,7 @@ fn a_full_file_has_what_its_log_had_beyond_its_share() {
     for cut in (shortened.start..last).step_by(((last - shortened.start) / 60).max(1) as usize) {
         let database = Database::create_on(device(), &options).unwrap();
         let plan = FaultPlan::power_cut(cut, cut, Ending::UnsyncedSubset512 { draw: cut as u8 });
-        database.runtime().space().device_mut().set_plan(plan);
+        database.at_device(|file| file.set_plan(plan));
         let acknowledged = fill(&database, 0, |_| {});
         let mut device = database.into_device().unwrap();
         assert!(device.is_off(), "cut {cut}");
@@ -276,7 +280,7 @@ fn readers_see_grown_blocks() {
     let directory = tempfile::tempdir().unwrap();
     let path = directory.path().join("db");
     let size = FileSize::Growing { limit: 1 << 30 };
-    let database = Database::create_sized(&path, &options(), size).unwrap();
+    let database = flagstone::Database::create_sized(&path, &options(), size).unwrap();
     let table = database.table("t").unwrap();
     std::thread::scope(|scope| {
         for thread in 0..3_u64 {
@@ -298,7 +302,7 @@ fn readers_see_grown_blocks() {
     let report = database.check().unwrap();
     assert!(report.is_sound(), "{:?}", report.faults);
     database.close().unwrap();
-    assert_eq!(Database::open(&path, &options()).unwrap().check().unwrap().rows, 180);
+    assert_eq!(flagstone::Database::open(&path, &options()).unwrap().check().unwrap().rows, 180);
 }
 
 /// Goal: rows that are overwritten in memory ask for no room. Method: a hundred rows, each written thousands
@@ -394,7 +398,7 @@ fn a_restart_does_not_write_what_leaves_hold() {
     let device = database.into_device().unwrap();
     let before = device.counters().page_programs;
     let database = Database::open_on(device, &options()).unwrap();
-    let written = database.runtime().space().device().counters().page_programs - before;
+    let written = database.at_device(|device| device.counters().page_programs) - before;
     assert!(database.recovery().commits > 50, "{:?}", database.recovery());
     assert!(written < 60, "{written} pages");
     let table = database.existing_table("t").unwrap().unwrap();

@@ -1,7 +1,10 @@
 //! Handles: the name of a table, a point of a transaction or a snapshot is accepted by its owner alone.
 
-use flagstone::{AnyNand, Database, EngineError, Options, Savepoint, SnapshotId, Stop, Table};
-use flagstone_nand::{Nand, Profile, SimNand};
+use flagstone::{Error, Options, ReadError, Savepoint, Table, WriteError};
+use flagstone_engine::{SnapshotId, Stop};
+use flagstone_nand::{Profile, SimNand};
+
+use crate::on::Database;
 
 fn database() -> Database<SimNand> {
     let profile = Profile::named("slc-2k").unwrap().with_block_count(64).unwrap();
@@ -12,7 +15,7 @@ fn reopened(database: Database<SimNand>) -> Database<SimNand> {
     Database::open_on(database.into_device().unwrap(), &Options::default()).unwrap()
 }
 
-fn put<D: Nand>(database: &Database<D>, table: Table, key: &[u8]) {
+fn put(database: &flagstone::Database, table: Table, key: &[u8]) {
     let mut transaction = database.begin();
     transaction.put(table, key, key).unwrap();
     transaction.commit().unwrap();
@@ -29,7 +32,7 @@ fn refuses_savepoint(database: &Database<SimNand>, foreign: Savepoint) {
             transaction.savepoint().unwrap();
         }
         let refused = transaction.rollback_to(foreign);
-        assert_eq!(refused, Err(EngineError::NoSavepoint), "transaction {number}");
+        assert_eq!(refused, Err(WriteError::NoSavepoint), "transaction {number}");
         assert_eq!(transaction.len(table).unwrap(), 3);
     }
 }
@@ -60,30 +63,30 @@ fn a_savepoint_of_another_transaction_is_refused() {
 }
 
 /// Every call refuses a table of another database.
-fn refuses<D: Nand>(database: &Database<D>, table: Table) {
+fn refuses(database: &flagstone::Database, table: Table) {
     let mut transaction = database.begin();
-    let foreign = EngineError::ForeignTable;
-    assert_eq!(transaction.get(table, b"k"), Err(foreign.clone()));
-    assert_eq!(transaction.get_part(table, b"k", 0, 1), Err(foreign.clone()));
-    assert_eq!(transaction.contains_key(table, b"k"), Err(foreign.clone()));
-    assert_eq!(transaction.lock_key(table, b"k"), Err(foreign.clone()));
-    assert_eq!(transaction.put(table, b"k", b"v"), Err(foreign.clone()));
-    assert_eq!(transaction.put(table, b"k", &[7; 50_000]), Err(foreign.clone()));
-    assert_eq!(transaction.patch(table, b"k", 0, b"v"), Err(foreign.clone()));
-    assert_eq!(transaction.delete(table, b"k"), Err(foreign.clone()));
-    assert_eq!(transaction.len(table), Err(foreign.clone()));
-    assert_eq!(transaction.retain(table, .., |_, _| false), Err(foreign.clone()));
-    assert_eq!(transaction.entry(table, b"k").map(drop), Err(foreign.clone()));
-    assert_eq!(transaction.cursor(table).seek(b"").map(drop), Err(foreign.clone()));
-    assert_eq!(transaction.cursor_mut(table).next().map(drop), Err(foreign.clone()));
+    let (unread, refused) = (ReadError::ForeignTable, WriteError::ForeignTable);
+    assert_eq!(transaction.get(table, b"k"), Err(unread.clone()));
+    assert_eq!(transaction.get_part(table, b"k", 0, 1), Err(unread.clone()));
+    assert_eq!(transaction.contains_key(table, b"k"), Err(unread.clone()));
+    assert_eq!(transaction.lock_key(table, b"k"), Err(refused.clone()));
+    assert_eq!(transaction.put(table, b"k", b"v"), Err(refused.clone()));
+    assert_eq!(transaction.put(table, b"k", &[7; 50_000]), Err(refused.clone()));
+    assert_eq!(transaction.patch(table, b"k", 0, b"v"), Err(refused.clone()));
+    assert_eq!(transaction.delete(table, b"k"), Err(refused.clone()));
+    assert_eq!(transaction.len(table), Err(unread.clone()));
+    assert_eq!(transaction.retain(table, .., |_, _| false), Err(refused.clone()));
+    assert_eq!(transaction.entry(table, b"k").map(drop), Err(refused.clone()));
+    assert_eq!(transaction.cursor(table).seek(b"").map(drop), Err(unread.clone()));
+    assert_eq!(transaction.cursor_mut(table).next().map(drop), Err(unread.clone()));
     assert_eq!(transaction.len_estimate(table), 0);
     transaction.commit().unwrap();
     let snapshot = database.snapshot().unwrap();
-    assert_eq!(snapshot.get(table, b"k"), Err(foreign.clone()));
-    assert_eq!(snapshot.range(table, ..).next(), Some(Err(foreign.clone())));
-    assert_eq!(snapshot.last(table), Err(foreign.clone()));
+    assert_eq!(snapshot.get(table, b"k"), Err(unread.clone()));
+    assert_eq!(snapshot.range(table, ..).next(), Some(Err(unread.clone())));
+    assert_eq!(snapshot.last(table), Err(unread.clone()));
     let loaded = database.load_sorted(table, [(b"k", b"v")]);
-    assert_eq!(loaded.unwrap_err().source, foreign);
+    assert!(matches!(loaded.unwrap_err().source, Error::ForeignTable));
 }
 
 /// Goal: a table of another database is unknown here, although a table with its number exists, and stays
@@ -97,9 +100,9 @@ fn a_table_of_another_database_is_refused() {
     refuses(&one, other);
     let typed = two.typed::<u32, u32>("typed").unwrap();
     let mut transaction = one.begin();
-    assert_eq!(typed.put(&mut transaction, &1, &1), Err(EngineError::ForeignTable));
+    assert_eq!(typed.put(&mut transaction, &1, &1), Err(WriteError::ForeignTable));
     let multi = two.multi::<u32, u32>("multi").unwrap();
-    assert_eq!(multi.insert(&mut transaction, &1, &1), Err(EngineError::ForeignTable));
+    assert_eq!(multi.insert(&mut transaction, &1, &1), Err(WriteError::ForeignTable));
     drop(transaction);
     let one = reopened(one);
     refuses(&one, other);
@@ -115,13 +118,13 @@ fn a_dropped_table_is_not_the_next_one() {
     put(&database, old, b"k");
     database.drop_table("t").unwrap();
     let new = database.table("t").unwrap();
-    assert_eq!(database.begin().put(old, b"x", b""), Err(EngineError::NoTable));
+    assert_eq!(database.begin().put(old, b"x", b""), Err(WriteError::NoTable));
     assert_eq!(database.snapshot().unwrap().len(new).unwrap(), 0);
     let database = reopened(database);
     for name in ["u", "v"] {
         database.table(name).unwrap();
     }
-    assert_eq!(database.begin().put(old, b"x", b""), Err(EngineError::NoTable));
+    assert_eq!(database.begin().put(old, b"x", b""), Err(WriteError::NoTable));
     put(&database, new, b"x");
     assert_eq!(database.snapshot().unwrap().len(database.table("t").unwrap()).unwrap(), 1);
 }
@@ -138,7 +141,7 @@ fn a_table_is_known_when_the_database_is_opened_again() {
             put(&database, *table, name.as_bytes());
         }
         if name == "b" {
-            database.keep_snapshot("kept").unwrap();
+            database.create_named_snapshot("kept").unwrap();
         }
         database = reopened(database);
     }
@@ -160,27 +163,27 @@ fn tables_of_a_kept_snapshot_are_its_own() {
     let [stays, goes] = ["stays", "goes"].map(|name| database.table(name).unwrap());
     put(&database, stays, b"one");
     put(&database, goes, b"secret");
-    database.keep_snapshot("kept").unwrap();
+    database.create_named_snapshot("kept").unwrap();
     database.drop_table("goes").unwrap();
     let database = reopened(reopened(database));
     let names = ["came", "later", "last"];
     let came = names.map(|name| database.table(name).unwrap());
     let stays = database.table("stays").unwrap();
-    let kept = database.kept_snapshot("kept").unwrap();
+    let kept = database.open_named_snapshot("kept").unwrap();
     assert_eq!(kept.get(stays, b"one").unwrap().as_deref(), Some(&b"one"[..]));
     for table in came {
         let found = kept.get(table, b"secret");
-        let is_refused = matches!(found, Err(EngineError::ForeignTable | EngineError::NoTable));
+        let is_refused = matches!(found, Err(ReadError::ForeignTable | ReadError::NoTable));
         assert!(is_refused, "{found:?}");
     }
     let goes = kept.table("goes").unwrap().unwrap();
     assert_eq!(kept.get(goes, b"secret").unwrap().as_deref(), Some(&b"secret"[..]));
     refuses(&database, goes);
-    let again = database.kept_snapshot("kept").unwrap();
+    let again = database.open_named_snapshot("kept").unwrap();
     assert_eq!(again.len(goes).unwrap(), 1, "the same snapshot");
-    database.keep_snapshot("other").unwrap();
-    let other = database.kept_snapshot("other").unwrap();
-    assert_eq!(other.get(goes, b"secret"), Err(EngineError::ForeignTable));
+    database.create_named_snapshot("other").unwrap();
+    let other = database.open_named_snapshot("other").unwrap();
+    assert_eq!(other.get(goes, b"secret"), Err(ReadError::ForeignTable));
     assert_eq!(other.len(stays).unwrap(), 1);
 }
 
@@ -191,23 +194,23 @@ fn numbers_of_one_engine_mean_nothing_to_another() {
     let (table, _) = (one.table("t").unwrap(), two.table("t").unwrap());
     let (foreign, own) = (two.runtime().engine().begin(), one.runtime().engine().begin());
     assert_ne!(own, foreign);
-    let ended = Err(Stop::Error(EngineError::Ended));
+    let ended = Err(Stop::Error(flagstone_engine::EngineError::Ended));
     assert_eq!(one.runtime().engine().delete(foreign, table, b"k"), ended);
     let id: SnapshotId = two.runtime().engine().begin_snapshot().unwrap();
     let read = one.runtime().engine().get_snapshot(id, table, b"k", &mut Vec::new());
-    assert_eq!(read.map(drop), Err(Stop::Error(EngineError::NoSnapshot)));
+    assert_eq!(read.map(drop), Err(Stop::Error(flagstone_engine::EngineError::NoSnapshot)));
 }
 
 /// Goal: the case that a program meets first is clear: two files, one table name. Method: plain files.
 #[test]
 fn a_table_of_one_file_does_not_reach_another() {
     let directory = tempfile::tempdir().unwrap();
-    let make = |name: &str| -> Database<AnyNand> {
-        Database::create(directory.path().join(name), &Options::default()).unwrap()
+    let make = |name: &str| -> flagstone::Database {
+        flagstone::Database::create(directory.path().join(name), &Options::default()).unwrap()
     };
     let (one, two) = (make("one"), make("two"));
     let (table, other) = (one.table("t").unwrap(), two.table("u").unwrap());
     put(&one, table, b"k");
-    assert_eq!(two.begin().get(table, b"k"), Err(EngineError::ForeignTable));
-    assert_eq!(one.begin().get(other, b"k"), Err(EngineError::ForeignTable));
+    assert_eq!(two.begin().get(table, b"k"), Err(ReadError::ForeignTable));
+    assert_eq!(one.begin().get(other, b"k"), Err(ReadError::ForeignTable));
 }

@@ -3,10 +3,13 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use flagstone::{
-    AnyIndex, Database, EngineError, Index, IndexFault, IndexedTable, Options, Transaction, Value,
+    AnyIndex, CommitError, Index, IndexFault, IndexedTable, Options, ReadError, TableError,
+    Transaction, Value, WriteError,
 };
 use flagstone_nand::{Crashable as _, Ending, FaultPlan, Profile, SimNand};
 use proptest::prelude::*;
+
+use crate::on::Database;
 
 fn created() -> Database<SimNand> {
     let profile = Profile::named("slc-2k").unwrap().with_block_count(64).unwrap();
@@ -61,7 +64,7 @@ type Model = BTreeMap<i32, User>;
 
 fn apply(
     users: &IndexedTable<i32, User>,
-    transaction: &mut Transaction<SimNand>,
+    transaction: &mut Transaction,
     model: &mut Model,
     change: Change,
 ) {
@@ -75,7 +78,7 @@ fn apply(
                 assert!(!taken(model, id, &user));
                 model.insert(id, user);
             }
-            Err(EngineError::Index { index, fault: IndexFault::Duplicate }) => {
+            Err(WriteError::Index { index, fault: IndexFault::Duplicate }) => {
                 assert!(index == "mail" && taken(model, id, &user));
             }
             Err(error) => panic!("{error}"),
@@ -249,10 +252,10 @@ fn a_cut_while_an_index_is_made_leaves_all_of_it_or_nothing() {
     drop(users);
     let device = database.into_device().unwrap();
     let whole = Database::open_on(device.clone(), &options).unwrap();
-    let begun = whole.runtime().space().device().operation_count();
+    let begun = whole.at_device(|device| device.operation_count());
     drop(whole.indexed("users", &[&TAG]).unwrap());
     assert!(whole.stats().engine.spilled_pages > 0, "the entries fit in memory");
-    let ended = whole.runtime().space().device().operation_count();
+    let ended = whole.at_device(|device| device.operation_count());
     let (mut absent, mut present) = (0, 0);
     for operation in (begun..=ended).step_by(7).chain([ended]) {
         let mut device = device.clone();
@@ -284,12 +287,12 @@ fn a_table_cannot_be_opened_without_its_indexes() {
     let database = created();
     let users = database.indexed("users", &[&SIGN]).unwrap();
     let error = database.indexed::<i32, User>("users", &[&TAG]).unwrap_err();
-    let undeclared = EngineError::Index { index: "sign".into(), fault: IndexFault::Undeclared };
+    let undeclared = TableError::Index { index: "sign".into(), fault: IndexFault::Undeclared };
     assert_eq!(error, undeclared);
     assert_eq!(database.tables().unwrap(), ["users", "users@sign"], "nothing was made");
     let snapshot = database.snapshot().unwrap();
     let error = users.find_keys(&snapshot, &TAG, "a").unwrap_err();
-    assert_eq!(error, EngineError::Index { index: "tag".into(), fault: IndexFault::Unknown });
+    assert_eq!(error, ReadError::Index { index: "tag".into(), fault: IndexFault::Unknown });
 }
 
 #[test]
@@ -302,7 +305,7 @@ fn a_new_unique_index_refuses_rows_that_contradict_it() {
     }
     transaction.commit().unwrap();
     let error = database.indexed::<i32, User>("users", &[&MAIL]).unwrap_err();
-    assert_eq!(error, EngineError::Index { index: "mail".into(), fault: IndexFault::Duplicate });
+    assert_eq!(error, TableError::Index { index: "mail".into(), fault: IndexFault::Duplicate });
     assert_eq!(database.tables().unwrap(), ["users"], "nothing was made");
 }
 
@@ -336,7 +339,7 @@ fn stale_entries_of_a_unique_index_are_no_duplicates() {
     let database = created();
     let users = database.indexed::<i32, User>("users", &[&MAIL]).unwrap();
     let user = |mail| User { mail, tags: vec![] };
-    let refused = |fault| Err(EngineError::Index { index: "mail".into(), fault });
+    let refused = |fault| Err(WriteError::Index { index: "mail".into(), fault });
     let mut transaction = database.begin();
     for id in [1, 2, 3] {
         users.put(&mut transaction, &id, &user(id as u8)).unwrap();
@@ -384,7 +387,7 @@ fn a_repair_changes_what_differs() {
     let report = users.check_indexes(&transaction).unwrap();
     assert_eq!((report.missing, report.extra), (2, 3), "{report:?}");
     let stale = users.find(&transaction, &TAG, "a").unwrap().filter_map(Result::err).next();
-    assert_eq!(stale, Some(EngineError::Index { index: "tag".into(), fault: IndexFault::Stale }));
+    assert_eq!(stale, Some(ReadError::Index { index: "tag".into(), fault: IndexFault::Stale }));
     let repaired = users.repair(&mut transaction).unwrap();
     assert_eq!((repaired.missing, repaired.extra), (2, 3));
     assert!(users.check_indexes(&transaction).unwrap().is_sound());
@@ -403,8 +406,8 @@ fn a_change_that_fails_half_way_cannot_be_committed() {
     users.put(&mut transaction, &1, &User { mail: 1, tags: vec![] }).unwrap();
     let tags = vec!["a".into(), "b".repeat(5_000)];
     let error = users.put(&mut transaction, &2, &User { mail: 2, tags }).unwrap_err();
-    assert!(matches!(error, EngineError::KeyTooLong { .. }), "{error}");
-    assert_eq!(transaction.commit().unwrap_err(), error);
+    assert!(matches!(error, WriteError::KeyTooLong { .. }), "{error}");
+    assert_eq!(transaction.commit().unwrap_err(), CommitError::Incomplete(Box::new(error)));
     let snapshot = database.snapshot().unwrap();
     assert_eq!(users.range(&snapshot, ..).count(), 0);
     assert!(users.check_indexes(&snapshot).unwrap().is_sound());

@@ -5,10 +5,12 @@
 
 use std::collections::BTreeMap;
 
-use flagstone::{Database, Durability, EngineError, Options};
+use flagstone::{Durability, Error, Options};
 use flagstone_nand::{Crashable, Profile, SimNand};
 use rand::{RngExt, SeedableRng};
 use rand_pcg::Pcg64Mcg;
+
+use crate::on::Database;
 
 /// Rows that each commit puts, all over the table.
 const ROWS: u32 = 3;
@@ -70,13 +72,14 @@ fn faults_of(seed: u64, count: u32, begin: impl Fn(&Database<SimNand>)) -> (Vec<
         let mut transaction = database.begin();
         let put =
             rows_of(commit).iter().try_for_each(|(key, value)| transaction.put(table, key, value));
-        match put.and_then(|()| transaction.commit_with(Durability::Deferred)) {
+        let committed = put.map_err(Error::from);
+        match committed.and_then(|()| Ok(transaction.commit_with(Durability::Deferred)?)) {
             Ok(_) => {}
-            Err(EngineError::Full) => break,
+            Err(Error::Full) => break,
             Err(error) => faults.push(format!("commit {commit}: {error}")),
         }
         (0..2).for_each(|_| store(3_000, false));
-        let chip = database.runtime().space().device().clone();
+        let chip = database.at_device(|device| device.clone());
         match commits_left(chip) {
             Ok(left) if left >= least && left <= commit + 1 => least = left,
             Ok(left) => {

@@ -12,11 +12,13 @@ use std::cell::RefCell;
 use std::collections::BTreeMap;
 use std::ops::Bound;
 
-use flagstone::{
-    Database, Direction, Durability, Engine, EngineError, Options, PRESETS, Read, RowValue,
-    ScanRange, SnapshotId, Step, Stop, Table, Wait, Xid,
+use flagstone::{Durability, Options, PRESETS, Table};
+use flagstone_engine::{
+    Direction, Engine, Read, RowValue, ScanRange, SnapshotId, Step, Stop, Wait, Xid,
 };
 use flagstone_nand::{Profile, SimNand};
+
+use crate::on::Database;
 
 /// Acts of a step. Keys and values are one byte each.
 #[derive(Clone, Copy, Debug, PartialEq)]
@@ -238,7 +240,7 @@ impl Stage {
         match step {
             Ok(rows) => Outcome::Done(rows),
             Err(Stop::Wait(_)) => Outcome::Waits,
-            Err(Stop::Error(EngineError::Deadlock)) => Outcome::Victim,
+            Err(Stop::Error(flagstone_engine::EngineError::Deadlock)) => Outcome::Victim,
             Err(other) => panic!("{act:?}: {other:?}"),
         }
     }

@@ -5,7 +5,8 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 
 use flagstone::{
-    CompactError, Database, Durability, EngineError, Options, PRESETS, Snapshot, Table,
+    CommitError, CompactError, Durability, Error, Options, PRESETS, ReadError, Snapshot,
+    SnapshotError, Table,
 };
 use flagstone_nand::{
     Crashable, Ending, FaultPlan, Nand, NandError, Profile, SegmentFile, SimNand, SimStorage,
@@ -13,6 +14,7 @@ use flagstone_nand::{
 use flagstone_space::SpaceError;
 
 use crate::hooked::{Call, Hook, Hooked};
+use crate::on::Database;
 
 /// Tables, by their names, with their rows.
 type Tables = BTreeMap<String, BTreeMap<Vec<u8>, Vec<u8>>>;
@@ -29,7 +31,7 @@ impl Draws {
     }
 }
 
-fn rows_of<D: Nand>(snapshot: &Snapshot<D>, table: Table) -> BTreeMap<Vec<u8>, Vec<u8>> {
+fn rows_of(snapshot: &Snapshot, table: Table) -> BTreeMap<Vec<u8>, Vec<u8>> {
     let rows: Vec<_> = snapshot.range(table, ..).map(Result::unwrap).collect();
     let back: Vec<_> = snapshot.range(table, ..).rev().map(Result::unwrap).collect();
     assert!(rows.iter().eq(back.iter().rev()), "both ways");
@@ -37,7 +39,7 @@ fn rows_of<D: Nand>(snapshot: &Snapshot<D>, table: Table) -> BTreeMap<Vec<u8>, V
     rows.into_iter().collect()
 }
 
-fn tables_of<D: Nand>(snapshot: &Snapshot<D>) -> Tables {
+fn tables_of(snapshot: &Snapshot) -> Tables {
     let named = |name: String| {
         let table = snapshot.table(&name).unwrap().unwrap();
         (name, rows_of(snapshot, table))
@@ -46,7 +48,7 @@ fn tables_of<D: Nand>(snapshot: &Snapshot<D>) -> Tables {
 }
 
 /// A database, its content, and its content at the time of each kept snapshot.
-struct Life<D: Crashable> {
+struct Life<D: Crashable + Send + 'static> {
     name: String,
     database: Database<D>,
     options: Options,
@@ -61,7 +63,7 @@ struct Life<D: Crashable> {
 
 const TABLES: u64 = 3;
 
-impl<D: Crashable> Life<D> {
+impl<D: Crashable + Send + 'static> Life<D> {
     fn new(name: &str, device: D, options: &Options, seed: u64) -> Self {
         let database = Database::create_on(device, options).unwrap();
         Self {
@@ -77,7 +79,7 @@ impl<D: Crashable> Life<D> {
         }
     }
 
-    fn commit(&mut self) -> Result<(), EngineError> {
+    fn commit(&mut self) -> Result<(), Error> {
         let name = format!("table {}", self.draws.below(TABLES));
         let table = self.database.table(&name)?;
         self.now.entry(name.clone()).or_default();
@@ -114,28 +116,28 @@ impl<D: Crashable> Life<D> {
         Ok(())
     }
 
-    fn keep(&mut self) -> Result<(), EngineError> {
+    fn keep(&mut self) -> Result<(), Error> {
         self.number += 1;
         let name = format!("snapshot {}", self.number);
         self.perhaps_kept = Some((name.clone(), self.now.clone()));
-        self.database.keep_snapshot(&name)?;
+        self.database.create_named_snapshot(&name)?;
         self.perhaps_kept = None;
         self.kept.insert(name.clone(), self.now.clone());
-        assert_eq!(self.database.keep_snapshot(&name), Err(EngineError::SnapshotExists));
+        assert_eq!(self.database.create_named_snapshot(&name), Err(SnapshotError::SnapshotExists));
         Ok(())
     }
 
-    fn drop_one(&mut self) -> Result<(), EngineError> {
+    fn drop_one(&mut self) -> Result<(), Error> {
         let index = self.draws.below(self.kept.len() as u64) as usize;
         let name = self.kept.keys().nth(index).unwrap().clone();
         self.perhaps_kept = self.kept.remove(&name).map(|tables| (name.clone(), tables));
-        self.database.drop_snapshot(&name)?;
+        self.database.delete_named_snapshot(&name)?;
         self.perhaps_kept = None;
-        assert_eq!(self.database.drop_snapshot(&name), Err(EngineError::NoSnapshot));
+        assert_eq!(self.database.delete_named_snapshot(&name), Err(SnapshotError::NoSnapshot));
         Ok(())
     }
 
-    fn drop_table(&mut self) -> Result<(), EngineError> {
+    fn drop_table(&mut self) -> Result<(), Error> {
         let name = format!("table {}", self.draws.below(TABLES));
         if !self.now.contains_key(&name) {
             return Ok(());
@@ -148,12 +150,12 @@ impl<D: Crashable> Life<D> {
         Ok(())
     }
 
-    fn act(&mut self) -> Result<(), EngineError> {
+    fn act(&mut self) -> Result<(), Error> {
         match self.draws.below(40) {
             0 if self.kept.len() < 3 => self.keep(),
             1 if !self.kept.is_empty() => self.drop_one(),
             2 => self.drop_table(),
-            3 => self.database.merge(),
+            3 => Ok(self.database.merge()?),
             _ => self.commit(),
         }
     }
@@ -173,7 +175,7 @@ impl<D: Crashable> Life<D> {
             self.now = seen;
         }
         self.perhaps = None;
-        let names = self.database.kept_snapshots();
+        let names = self.database.named_snapshots();
         if let Some((name, tables)) = self.perhaps_kept.take().filter(|it| names.contains(&it.0)) {
             self.kept.insert(name, tables);
         }
@@ -182,7 +184,7 @@ impl<D: Crashable> Life<D> {
         sorted.sort_unstable();
         assert_eq!(sorted, expected, "{}", self.name);
         for (name, tables) in &self.kept {
-            let kept = self.database.kept_snapshot(name).unwrap();
+            let kept = self.database.open_named_snapshot(name).unwrap();
             assert!(tables_of(&kept) == *tables, "{}: {name}", self.name);
             for (table, rows) in tables {
                 let table = kept.table(table).unwrap().unwrap();
@@ -200,9 +202,8 @@ impl<D: Crashable> Life<D> {
     fn session(mut self, acts: u64) -> Self {
         let is_cut = self.draws.below(3) > 0;
         if is_cut {
-            let space = self.database.runtime().space();
-            let operation = space.device().operation_count() + 1 + self.draws.below(3_000);
-            drop(space);
+            let count = self.database.at_device(|device| device.operation_count());
+            let operation = count + 1 + self.draws.below(3_000);
             let endings = [
                 Ending::Untouched,
                 Ending::Complete,
@@ -211,7 +212,7 @@ impl<D: Crashable> Life<D> {
             ];
             let ending = endings[self.draws.below(4) as usize];
             let plan = FaultPlan::power_cut(self.draws.below(1 << 20), operation, ending);
-            self.database.runtime().space().device_mut().set_plan(plan);
+            self.database.at_device(|device| device.set_plan(plan));
         }
         let mut failed = None;
         for _ in 0..acts {
@@ -220,7 +221,7 @@ impl<D: Crashable> Life<D> {
                 break;
             }
         }
-        let is_off = self.database.runtime().space().device().is_off();
+        let is_off = self.database.at_device(|device| device.is_off());
         assert!(failed.is_none() || is_off, "{}: {failed:?}", self.name);
         if !is_off {
             self.check();
@@ -248,7 +249,12 @@ fn growing_file() -> SegmentFile<SimStorage> {
     SegmentFile::create_growing(SimStorage::new(profile.timing), &profile, 2).unwrap()
 }
 
-fn live<D: Crashable>(name: &str, device: impl Fn() -> D, options: &Options, seeds: u64) {
+fn live<D: Crashable + Send + 'static>(
+    name: &str,
+    device: impl Fn() -> D,
+    options: &Options,
+    seeds: u64,
+) {
     for seed in 1..=seeds {
         let mut life = Life::new(name, device(), options, seed);
         for _ in 0..6 {
@@ -295,15 +301,15 @@ fn every_cut_while_snapshots_are_kept_and_dropped_recovers() {
             perhaps_kept: None,
             number,
         };
-        let work = |life: &mut Life<SimNand>| -> Result<(), EngineError> {
+        let work = |life: &mut Life<SimNand>| -> Result<(), Error> {
             life.drop_one()?;
             life.commit()?;
             life.keep()?;
             life.commit()
         };
         let mut calm = begin(chip.clone());
-        let first = calm.database.runtime().space().device().operation_count();
-        calm.database.runtime().space().device_mut().record_operations();
+        let first = calm.database.at_device(|device| device.operation_count());
+        calm.database.at_device(|device| device.record_operations());
         work(&mut calm).unwrap();
         let done = calm.database.into_device().unwrap();
         let mut states = 0;
@@ -311,7 +317,7 @@ fn every_cut_while_snapshots_are_kept_and_dropped_recovers() {
             for ending in done.endings_at(operation) {
                 let mut life = begin(chip.clone());
                 let plan = FaultPlan::power_cut(operation, operation, ending);
-                life.database.runtime().space().device_mut().set_plan(plan);
+                life.database.at_device(|device| device.set_plan(plan));
                 assert!(work(&mut life).is_err(), "{operation} {ending:?}");
                 let Life { database, name, .. } = life;
                 let mut device = database.into_device().unwrap();
@@ -358,12 +364,12 @@ fn a_kept_snapshot_is_of_one_moment() {
             while database.stats().engine.commits < before + 200 {
                 std::thread::yield_now();
             }
-            database.keep_snapshot(name).unwrap();
+            database.create_named_snapshot(name).unwrap();
         }
         ends.store(true, Ordering::Relaxed);
     });
     for name in ["one", "two", "three"] {
-        let kept = database.kept_snapshot(name).unwrap();
+        let kept = database.open_named_snapshot(name).unwrap();
         let table = kept.table("accounts").unwrap().unwrap();
         let rows = rows_of(&kept, table);
         let sum: u64 = rows.values().map(|it| u64::from_le_bytes(it[..].try_into().unwrap())).sum();
@@ -376,7 +382,7 @@ fn database_move(
     database: &Database<SimNand>,
     table: Table,
     draws: &mut Draws,
-) -> Result<(), EngineError> {
+) -> Result<(), Error> {
     let mut transaction = database.begin();
     let (from, to) = (draws.below(2_000) as u32, draws.below(2_000) as u32);
     for (row, change) in [(from, -1_i64), (to, 1)] {
@@ -386,7 +392,7 @@ fn database_move(
         let amount = u64::from_le_bytes(value[..].try_into().unwrap()).wrapping_add_signed(change);
         transaction.put(table, &key, &amount.to_le_bytes())?;
     }
-    transaction.commit_with(Durability::Deferred).map(drop)
+    Ok(transaction.commit_with(Durability::Deferred).map(drop)?)
 }
 
 /// Goal (rule D7): a device that a kept snapshot has filled takes writes again once the snapshot is dropped.
@@ -407,24 +413,24 @@ fn a_device_that_a_kept_snapshot_fills_is_freed_by_its_end() {
         transaction.delete(table, &row.to_be_bytes()).unwrap();
         transaction.commit().unwrap();
     }
-    database.keep_snapshot("before").unwrap();
+    database.create_named_snapshot("before").unwrap();
     let full = (0..rows).cycle().take(4 * rows as usize).find_map(|row| put(row, 2).err());
-    assert_eq!(full, Some(EngineError::Full));
+    assert!(matches!(full, Some(CommitError::Full)), "{full:?}");
     let check = |database: &Database<SimNand>| {
-        let kept = database.kept_snapshot("before").unwrap();
+        let kept = database.open_named_snapshot("before").unwrap();
         let found = rows_of(&kept, kept.table("t").unwrap().unwrap());
         assert_eq!(found.len(), rows as usize);
         assert!(found.values().all(|value| *value == [1; 700]));
         assert!(database.check().unwrap().is_sound());
     };
     check(&database);
-    database.drop_snapshot("before").unwrap();
+    database.delete_named_snapshot("before").unwrap();
     (0..rows).for_each(|row| put(row, 3).unwrap());
     let snapshot = database.snapshot().unwrap();
     assert!(rows_of(&snapshot, table).values().all(|value| *value == [3; 700]));
     drop(snapshot);
     // The same once more, with a restart on the full device.
-    database.keep_snapshot("before").unwrap();
+    database.create_named_snapshot("before").unwrap();
     let put_on = |database: &Database<SimNand>, row: u32, fill: u8| {
         let table = database.table("t").unwrap();
         let mut transaction = database.begin();
@@ -434,7 +440,7 @@ fn a_device_that_a_kept_snapshot_fills_is_freed_by_its_end() {
     let _ = (0..rows).cycle().take(4 * rows as usize).find_map(|row| put(row, 4).err());
     let device = database.into_device().unwrap();
     let database = Database::open_on(device, &options).unwrap();
-    database.drop_snapshot("before").unwrap();
+    database.delete_named_snapshot("before").unwrap();
     (0..rows).for_each(|row| put_on(&database, row, 5).unwrap());
     assert!(database.check().unwrap().is_sound());
 }
@@ -450,10 +456,10 @@ fn a_snapshot_costs_its_mapping() {
     database.load_sorted(table, rows).unwrap();
     database.merge().unwrap();
     let programs =
-        |database: &Database<SimNand>| database.runtime().space().device().counters().page_programs;
+        |database: &Database<SimNand>| database.at_device(|device| device.counters().page_programs);
     let pages = database.stats().space.live_pages;
     let before = programs(&database);
-    database.keep_snapshot("kept").unwrap();
+    database.create_named_snapshot("kept").unwrap();
     let cost = programs(&database) - before;
     println!("{cost} programs for a snapshot of {pages} pages");
     assert!(pages > 2_000 && cost < u64::from(pages) / 50, "{cost} programs, {pages} pages");
@@ -471,7 +477,7 @@ fn a_snapshot_costs_its_mapping() {
     let with = change(&database);
     let alone = database.stats().space.frozen_pages;
     assert!(alone > 1_000 && alone <= pages, "{alone} of {pages}");
-    database.drop_snapshot("kept").unwrap();
+    database.delete_named_snapshot("kept").unwrap();
     let without = change(&database);
     println!("{with} programs with it, {without} without");
     assert_eq!(database.stats().space.frozen_pages, 0);
@@ -497,10 +503,10 @@ fn live_snapshots_and_open_transactions_stay_what_they_are() {
     open.put(table, b"open", b"uncommitted").unwrap();
     open.put(table, b"large", &[9; 20_000]).unwrap();
     fill(2);
-    database.keep_snapshot("kept").unwrap();
+    database.create_named_snapshot("kept").unwrap();
     fill(3);
     database.merge().unwrap();
-    let kept = database.kept_snapshot("kept").unwrap();
+    let kept = database.open_named_snapshot("kept").unwrap();
     for (snapshot, value) in [(&live, 1), (&kept, 2), (&database.snapshot().unwrap(), 3)] {
         let rows = rows_of(snapshot, table);
         assert_eq!(rows.len(), 500);
@@ -510,17 +516,17 @@ fn live_snapshots_and_open_transactions_stay_what_they_are() {
     assert_eq!(kept.get(table, b"open").unwrap(), None);
     assert_eq!(
         kept.get(Table::clone(&database.table("later").unwrap()), b"k"),
-        Err(EngineError::NoTable)
+        Err(ReadError::NoTable)
     );
     let mut cursor = kept.cursor(table);
     assert!(cursor.seek(&7_u32.to_be_bytes()).is_ok());
     let name = "n".repeat(256);
     assert_eq!(
-        database.keep_snapshot(&name),
-        Err(EngineError::NameTooLong { size: 256, size_max: 255 })
+        database.create_named_snapshot(&name),
+        Err(SnapshotError::NameTooLong { size: 256, size_max: 255 })
     );
     drop(live);
-    assert_eq!(database.kept_snapshots(), ["kept"]);
+    assert_eq!(database.named_snapshots(), ["kept"]);
 }
 
 /// Goal (T1): changes that left memory before their commit are in the snapshot. Method: a transaction many
@@ -536,11 +542,11 @@ fn what_was_spilled_reaches_the_pages_first() {
     }
     transaction.commit().unwrap();
     assert!(database.stats().engine.spilled_pages > 100, "it fits memory");
-    database.keep_snapshot("kept").unwrap();
-    assert_eq!(rows_of(&database.kept_snapshot("kept").unwrap(), table).len(), 10_000);
+    database.create_named_snapshot("kept").unwrap();
+    assert_eq!(rows_of(&database.open_named_snapshot("kept").unwrap(), table).len(), 10_000);
     let device = database.into_device().unwrap();
     let database = Database::open_on(device, &options).unwrap();
-    let kept = database.kept_snapshot("kept").unwrap();
+    let kept = database.open_named_snapshot("kept").unwrap();
     assert_eq!(rows_of(&kept, kept.table("t").unwrap().unwrap()).len(), 10_000);
 }
 
@@ -561,8 +567,8 @@ fn a_dropped_table_that_a_reader_holds_is_in_nobodys_way() {
     fill(50, 2);
     database.drop_table("gone").unwrap();
     database.table("t").unwrap();
-    database.keep_snapshot("kept").unwrap();
-    assert_eq!(database.kept_snapshot("kept").unwrap().tables().unwrap(), ["t"]);
+    database.create_named_snapshot("kept").unwrap();
+    assert_eq!(database.open_named_snapshot("kept").unwrap().tables().unwrap(), ["t"]);
     let rows = rows_of(&live, gone);
     assert!(rows.len() == 300 && rows.values().all(|value| *value == [1; 200]));
     drop(live);
@@ -583,7 +589,7 @@ fn damage_in_a_kept_snapshot_is_told() {
         transaction.commit().unwrap();
     };
     fill(1);
-    database.keep_snapshot("kept").unwrap();
+    database.create_named_snapshot("kept").unwrap();
     fill(2);
     database.merge().unwrap();
     let report = database.check().unwrap();
@@ -615,30 +621,30 @@ fn compaction_refuses_and_readers_read() {
     let directory = tempfile::tempdir().unwrap();
     let path = directory.path().join("db");
     let options = Options::default();
-    let database = Database::create(&path, &options).unwrap();
+    let database = flagstone::Database::create(&path, &options).unwrap();
     let table = database.table("t").unwrap();
     let mut transaction = database.begin();
     transaction.put(table, b"key", b"old").unwrap();
     transaction.commit().unwrap();
-    database.keep_snapshot("kept").unwrap();
+    database.create_named_snapshot("kept").unwrap();
     let mut transaction = database.begin();
     transaction.put(table, b"key", b"new").unwrap();
     transaction.commit().unwrap();
     database.close().unwrap();
-    let refused = Database::compact(&path, &options);
+    let refused = flagstone::Database::compact(&path, &options);
     assert!(matches!(refused, Err(CompactError::Snapshots { count: 1 })), "{refused:?}");
     assert_eq!(std::fs::read_dir(directory.path()).unwrap().count(), 1, "nothing is left behind");
-    let database = Database::open_read_only(&path, &options).unwrap();
-    let kept = database.kept_snapshot("kept").unwrap();
+    let database = flagstone::Database::open_read_only(&path, &options).unwrap();
+    let kept = database.open_named_snapshot("kept").unwrap();
     let found = kept.get(kept.table("t").unwrap().unwrap(), b"key").unwrap();
     assert_eq!(found.as_deref(), Some(&b"old"[..]));
-    assert_eq!(database.keep_snapshot("other"), Err(EngineError::ReadOnly));
-    assert_eq!(database.drop_snapshot("kept"), Err(EngineError::ReadOnly));
+    assert_eq!(database.create_named_snapshot("other"), Err(SnapshotError::ReadOnly));
+    assert_eq!(database.delete_named_snapshot("kept"), Err(SnapshotError::ReadOnly));
     drop((kept, database));
-    let database = Database::open(&path, &options).unwrap();
-    database.drop_snapshot("kept").unwrap();
+    let database = flagstone::Database::open(&path, &options).unwrap();
+    database.delete_named_snapshot("kept").unwrap();
     database.close().unwrap();
-    Database::compact(&path, &options).unwrap();
+    flagstone::Database::compact(&path, &options).unwrap();
 }
 
 /// Goal: a large value whose transaction was open when one snapshot was kept is in the next snapshot. Method:
@@ -651,9 +657,9 @@ fn a_large_value_that_was_open_across_a_snapshot_is_in_the_next() {
     let value = vec![9; 20_000];
     let mut open = database.begin();
     open.put(table, b"large", &value).unwrap();
-    database.keep_snapshot("before").unwrap();
+    database.create_named_snapshot("before").unwrap();
     open.commit().unwrap();
-    database.keep_snapshot("after").unwrap();
+    database.create_named_snapshot("after").unwrap();
     let mut draws = Draws(3);
     for round in 0..60_u32 {
         let table = database.table("t").unwrap();
@@ -668,7 +674,7 @@ fn a_large_value_that_was_open_across_a_snapshot_is_in_the_next() {
         let device = database.into_device().unwrap();
         database = Database::open_on(device, &options).unwrap();
         let found = |name| {
-            let kept = database.kept_snapshot(name).unwrap();
+            let kept = database.open_named_snapshot(name).unwrap();
             kept.get(kept.table("t").unwrap().unwrap(), b"large")
         };
         assert_eq!(found("before"), Ok(None));
@@ -682,12 +688,12 @@ fn a_large_value_that_was_open_across_a_snapshot_is_in_the_next() {
 fn snapshots_of_nothing_are_kept_each() {
     let options = Options::default();
     let database = Database::create_on(chip("slc-2k", 64), &options).unwrap();
-    database.keep_snapshot("one").unwrap();
-    database.keep_snapshot("two").unwrap();
-    assert_eq!(database.kept_snapshots(), ["one", "two"]);
+    database.create_named_snapshot("one").unwrap();
+    database.create_named_snapshot("two").unwrap();
+    assert_eq!(database.named_snapshots(), ["one", "two"]);
     let database = Database::open_on(database.into_device().unwrap(), &options).unwrap();
-    database.drop_snapshot("one").unwrap();
-    assert_eq!(database.kept_snapshots(), ["two"]);
+    database.delete_named_snapshot("one").unwrap();
+    assert_eq!(database.named_snapshots(), ["two"]);
 }
 
 /// Goal (rule D7): a device that is worn out with a snapshot on it has room again after the snapshot is
@@ -710,26 +716,26 @@ fn a_snapshot_on_a_worn_device_can_be_dropped() {
     let device = Hooked { device: chip("slc-2k", 64), hook };
     let database = Database::create_on(device, &options).unwrap();
     database.table("t").unwrap();
-    let fill = |database: &Database<Hooked<SimNand>>, value: u8| {
+    let fill = |database: &Database<Hooked<SimNand>>, value: u8| -> Result<(), Error> {
         let table = database.table("t")?;
         let mut transaction = database.begin();
         for row in 0..300_u32 {
             transaction.put(table, &row.to_be_bytes(), &[value; 60])?;
         }
-        transaction.commit_with(Durability::Immediate).map(drop)
+        Ok(transaction.commit_with(Durability::Immediate).map(drop)?)
     };
     fill(&database, 1).unwrap();
-    database.keep_snapshot("kept").unwrap();
+    database.create_named_snapshot("kept").unwrap();
     fill(&database, 2).unwrap();
     failing.store(12, Ordering::Relaxed);
-    let worn = (0..100).find_map(|_| fill(&database, 3).and_then(|()| database.merge()).err());
+    let worn = (0..100).find_map(|_| fill(&database, 3).and_then(|()| Ok(database.merge()?)).err());
     assert!(worn.is_some(), "no program failed");
     failing.store(0, Ordering::Relaxed);
-    assert_eq!(fill(&database, 4), Err(EngineError::WornOut));
-    database.drop_snapshot("kept").unwrap();
-    assert_eq!(database.kept_snapshots(), Vec::<String>::new());
+    assert!(matches!(fill(&database, 4), Err(Error::WornOut)));
+    database.delete_named_snapshot("kept").unwrap();
+    assert_eq!(database.named_snapshots(), Vec::<String>::new());
     let database = Database::open_on(database.into_device().unwrap(), &options).unwrap();
-    assert_eq!(database.kept_snapshots(), Vec::<String>::new());
+    assert_eq!(database.named_snapshots(), Vec::<String>::new());
     fill(&database, 5).unwrap();
     assert!(database.check().unwrap().is_sound());
 }
@@ -756,10 +762,10 @@ fn with_unreadable_leaves(options: &Options) -> (Database<SimNand>, Table) {
     (database, table)
 }
 
-fn is_damage(error: &EngineError) -> bool {
+fn is_damage(error: &Error) -> bool {
     match error {
-        EngineError::Corrupt { .. } => true,
-        EngineError::Space(error) => matches!(error, SpaceError::Corrupt { .. }),
+        Error::Corrupt { .. } => true,
+        Error::Storage(error) => matches!(error, SpaceError::Corrupt { .. }),
         _ => false,
     }
 }
@@ -772,9 +778,9 @@ fn a_page_that_does_not_read_is_why_no_snapshot_is_kept() {
     let mut transaction = database.begin();
     transaction.put(table, &7_u32.to_be_bytes(), &[2; 60]).unwrap();
     transaction.commit().unwrap();
-    let refused = database.keep_snapshot("kept").unwrap_err();
-    assert!(is_damage(&refused), "{refused}");
-    assert_eq!(database.kept_snapshots(), Vec::<String>::new());
+    let refused = database.create_named_snapshot("kept").unwrap_err();
+    assert!(is_damage(&refused.clone().into()), "{refused}");
+    assert_eq!(database.named_snapshots(), Vec::<String>::new());
     // The engine still works.
     let mut transaction = database.begin();
     transaction.put(table, &8_u32.to_be_bytes(), &[2; 60]).unwrap();
@@ -788,13 +794,13 @@ fn a_page_that_does_not_read_is_why_no_snapshot_is_kept() {
 fn a_page_that_does_not_read_is_why_there_is_no_room() {
     let (database, table) = with_unreadable_leaves(&Options::default().with_memory(256 << 10));
     let refusal = |value: Option<&[u8]>| {
-        let change = |row: u32| {
+        let change = |row: u32| -> Result<(), Error> {
             let mut transaction = database.begin();
             match value {
                 Some(value) => transaction.put(table, &(row * 7).to_be_bytes(), value)?,
                 None => transaction.delete(table, &(row * 5 + 1).to_be_bytes())?,
             }
-            transaction.commit().map(drop)
+            Ok(transaction.commit().map(drop)?)
         };
         (0..100_000).find_map(|row| change(row).err()).unwrap()
     };
@@ -803,7 +809,7 @@ fn a_page_that_does_not_read_is_why_there_is_no_room() {
         assert!(is_damage(&error), "{error}");
     }
     let error = database.drop_table("t").unwrap_err();
-    assert!(is_damage(&error), "{error}");
+    assert!(is_damage(&error.clone().into()), "{error}");
 }
 
 /// Goal: one snapshot more than the limit gives an error that says so, not that the device is full, and
@@ -813,9 +819,10 @@ fn there_are_as_many_kept_snapshots_as_there_may_be() {
     let profile = Profile::named("slc-2k").unwrap().with_block_count(64).unwrap();
     let options = Options::default().with_memory(1 << 20);
     let database = Database::create_on(SimNand::new(&profile, 1), &options).unwrap();
-    let refused = (0..).find_map(|number| database.keep_snapshot(&format!("{number}")).err());
-    assert_eq!(refused, Some(EngineError::TooManySnapshots));
-    assert_eq!(database.kept_snapshots().len(), 32);
-    database.drop_snapshot("7").unwrap();
-    database.keep_snapshot("7 again").unwrap();
+    let refused =
+        (0..).find_map(|number| database.create_named_snapshot(&format!("{number}")).err());
+    assert_eq!(refused, Some(SnapshotError::TooManySnapshots));
+    assert_eq!(database.named_snapshots().len(), 32);
+    database.delete_named_snapshot("7").unwrap();
+    database.create_named_snapshot("7 again").unwrap();
 }

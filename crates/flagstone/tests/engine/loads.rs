@@ -1,11 +1,12 @@
 //! Loads of sorted rows: whole or not at all at every power cut.
 
-use flagstone::{Database, Durability, Options, Table};
+use flagstone::{Durability, Options, Table};
 use flagstone_engine::CommitBy;
 use flagstone_nand::{
-    Crashable, EccNand, Ending, FaultPlan, Nand, OperationKind, Profile, SegmentFile, SimNand,
-    SimStorage,
+    Crashable, EccNand, Ending, FaultPlan, OperationKind, Profile, SegmentFile, SimNand, SimStorage,
 };
+
+use crate::on::Database;
 
 /// Rows of a commit: many leaves.
 const BATCH: u32 = 60;
@@ -44,12 +45,12 @@ fn value(row: u32) -> [u8; 60] {
     [row as u8 ^ 0x5A; 60]
 }
 
-fn tables<D: Nand>(database: &Database<D>) -> [Table; 2] {
+fn tables(database: &flagstone::Database) -> [Table; 2] {
     ["t", "counts"].map(|name| database.existing_table(name).unwrap().unwrap())
 }
 
 /// Loads batch after batch, with a checkpoint in between; gives the number of commits that returned.
-fn load<D: Nand>(database: &Database<D>, [table, counts]: [Table; 2]) -> u32 {
+fn load(database: &flagstone::Database, [table, counts]: [Table; 2]) -> u32 {
     for batch in 0..BATCHES {
         let mut transaction = database.begin();
         for row in batch * BATCH..(batch + 1) * BATCH {
@@ -70,7 +71,7 @@ fn load<D: Nand>(database: &Database<D>, [table, counts]: [Table; 2]) -> u32 {
 }
 
 /// The fault in the content of a reopened database after `returned` commits, if there is one.
-fn fault_of<D: Crashable>(device: D, returned: u32) -> Option<String> {
+fn fault_of<D: Crashable + Send + 'static>(device: D, returned: u32) -> Option<String> {
     let database = match Database::open_on(device, &options()) {
         Ok(database) => database,
         Err(error) => return Some(error.to_string()),
@@ -120,7 +121,7 @@ const ON_A_FILE: [Ending; 4] = [
 ];
 
 /// Cuts the power at every operation of a load, with every ending; gives the states and the faults.
-fn explore<D: Crashable + Clone>(
+fn explore<D: Crashable + Clone + Send + 'static>(
     device: D,
     endings: [Ending; 4],
     begin: impl Fn(&Database<D>),

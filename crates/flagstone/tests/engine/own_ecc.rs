@@ -2,11 +2,13 @@
 
 use std::collections::BTreeMap;
 
-use flagstone::{Database, Options};
+use flagstone::Options;
 use flagstone_nand::{
     Crashable as _, EccNand, Ending, FaultPlan, Nand as _, PageContent, PhysicalPage, Profile,
     SimNand,
 };
+
+use crate::on::Database;
 
 type Chip = EccNand<SimNand>;
 
@@ -68,7 +70,7 @@ fn content(chip: Chip) -> Result<BTreeMap<Vec<u8>, Vec<u8>>, String> {
     let table = database.existing_table("t").map_err(|error| error.to_string())?;
     let table = table.ok_or("the table is gone")?;
     let rows = database.snapshot().map_err(|error| error.to_string())?.range(table, ..).collect();
-    let rows: Result<_, flagstone::EngineError> = rows;
+    let rows: Result<_, flagstone::ReadError> = rows;
     let rows = rows.map_err(|error| error.to_string())?;
     let faults = database.check().map_err(|error| error.to_string())?.faults;
     if faults.is_empty() { Ok(rows) } else { Err(format!("{faults:?}")) }

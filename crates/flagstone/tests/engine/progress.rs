@@ -3,10 +3,12 @@
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering};
 
-use flagstone::{Database, Durability, Options, PRESETS, Stop, Table};
+use flagstone::{Durability, Options, PRESETS, Table};
+use flagstone_engine::Stop;
 use flagstone_nand::{Crashable as _, Ending, FaultPlan, Nand as _, NandError, Profile, SimNand};
 
 use crate::hooked::{Call, Hooked};
+use crate::on::Database;
 
 const PAGE_SIZE: usize = 512;
 
@@ -21,7 +23,7 @@ fn created(profile: &str, block_count: u32, options: &Options) -> Database<SimNa
 }
 
 fn read_count(database: &Database<SimNand>) -> u64 {
-    database.runtime().space().device().counters().page_reads
+    database.at_device(|device| device.counters().page_reads)
 }
 
 /// Bytes without a pattern.

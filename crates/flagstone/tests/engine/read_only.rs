@@ -4,11 +4,15 @@ use std::fs;
 use std::os::unix::fs::PermissionsExt as _;
 use std::path::Path;
 
-use flagstone::{Database, Durability, EngineError, OpenError, Options, Table};
+use flagstone::{
+    CommitError, Durability, Error, OpenError, Options, ReadError, Table, TableError, WriteError,
+};
 use flagstone_nand::{
     Crashable, EccNand, FaultPlan, ImageNand, Nand, OpenDeviceError, Profile, SegmentFile, SimNand,
     SimStorage,
 };
+
+use crate::on::Database;
 
 const ROWS: u32 = 30;
 
@@ -17,17 +21,17 @@ fn options() -> Options {
 }
 
 /// Sets every row to `fill`, one of them to a value with pages of its own.
-fn put_all<D: Nand>(database: &Database<D>, table: Table, fill: u8) -> Result<(), EngineError> {
+fn put_all(database: &flagstone::Database, table: Table, fill: u8) -> Result<(), Error> {
     let mut transaction = database.begin();
     for row in 0..ROWS {
         transaction.put(table, &row.to_be_bytes(), &[fill; 150])?;
     }
     transaction.put(table, b"large", &[fill; 9_000])?;
-    transaction.commit().map(drop)
+    Ok(transaction.commit().map(drop)?)
 }
 
 /// The value to which every row is set.
-fn fill_of<D: Nand>(database: &Database<D>) -> u8 {
+fn fill_of(database: &flagstone::Database) -> u8 {
     let table = database.existing_table("t").unwrap().unwrap();
     let rows: Vec<_> =
         database.snapshot().unwrap().range(table, ..).map(|row| row.unwrap().1).collect();
@@ -37,16 +41,16 @@ fn fill_of<D: Nand>(database: &Database<D>) -> u8 {
 }
 
 /// Every call that would write is refused; reads work.
-fn refuses_writes<D: Nand>(database: &Database<D>) {
+fn refuses_writes(database: &flagstone::Database) {
     let table = database.table("t").unwrap();
     let mut transaction = database.begin();
-    assert_eq!(transaction.put(table, b"key", b"value"), Err(EngineError::ReadOnly));
-    assert_eq!(transaction.put(table, b"key", &[0; 9_000]), Err(EngineError::ReadOnly));
-    assert_eq!(transaction.delete(table, b"large"), Err(EngineError::ReadOnly));
+    assert_eq!(transaction.put(table, b"key", b"value"), Err(WriteError::ReadOnly));
+    assert_eq!(transaction.put(table, b"key", &[0; 9_000]), Err(WriteError::ReadOnly));
+    assert_eq!(transaction.delete(table, b"large"), Err(WriteError::ReadOnly));
     assert!(transaction.contains_key(table, b"large").unwrap());
     transaction.commit().unwrap();
-    assert_eq!(database.table("new"), Err(EngineError::ReadOnly));
-    assert_eq!(database.merge(), Err(EngineError::ReadOnly));
+    assert_eq!(database.table("new"), Err(TableError::ReadOnly));
+    assert_eq!(database.merge(), Err(CommitError::ReadOnly));
     let mut backup = Vec::new();
     assert_eq!(database.backup_to(&mut backup).unwrap().rows, u64::from(ROWS) + 1);
     let report = database.check().unwrap();
@@ -56,7 +60,7 @@ fn refuses_writes<D: Nand>(database: &Database<D>) {
 
 /// Transactions one after the other, a checkpoint in between, until the power goes; gives the number of the
 /// last that returned.
-fn session<D: Nand>(database: Database<D>) -> (u8, D) {
+fn session<D: Nand + Send + 'static>(database: Database<D>) -> (u8, D) {
     let table = database.existing_table("t").unwrap().unwrap();
     let mut last = 0;
     for fill in 1..=4 {
@@ -72,7 +76,7 @@ fn session<D: Nand>(database: Database<D>) -> (u8, D) {
 }
 
 /// A device with rows, closed.
-fn closed<D: Nand>(device: D) -> D {
+fn closed<D: Nand + Send + 'static>(device: D) -> D {
     let database = Database::create_on(device, &options()).unwrap();
     let table = database.table("t").unwrap();
     put_all(&database, table, 0).unwrap();
@@ -82,7 +86,7 @@ fn closed<D: Nand>(device: D) -> D {
 }
 
 /// Opens a device for reading and then for writing; gives the value that each finds.
-fn read_then_recover<D: Crashable>(mut device: D) -> [u8; 2] {
+fn read_then_recover<D: Crashable + Send + 'static>(mut device: D) -> [u8; 2] {
     device.power_cycle();
     // Unstable cells read differently each time: a hash would show that they were read.
     let before = device.operation_count();
@@ -99,7 +103,7 @@ fn read_then_recover<D: Crashable>(mut device: D) -> [u8; 2] {
 /// Goal: after every power cut, every commit can be read without a write, and reading takes nothing from the
 /// restart that follows. Method: a session on a closed device; each of its operations is cut with every
 /// ending.
-fn reads_after_every_cut<D: Crashable>(device: D) {
+fn reads_after_every_cut<D: Crashable + Send + 'static>(device: D) {
     let device = closed(device);
     assert_eq!(read_then_recover(device.clone()), [0, 0]);
     let mut recorded = device.clone();
@@ -247,7 +251,7 @@ fn what_spilled_is_read_with_the_memory_that_wrote_it() {
         };
         assert_eq!(value.unwrap().map(|value| value[0]), Some(wanted(row)), "row {row}");
     }
-    let is_right = |row: Result<(Vec<u8>, Vec<u8>), EngineError>| {
+    let is_right = |row: Result<(Vec<u8>, Vec<u8>), ReadError>| {
         let (key, value) = row.unwrap();
         let row = u32::from_be_bytes(key[..].try_into().unwrap());
         assert_eq!(value[0], wanted(row), "row {row}");
@@ -313,9 +317,9 @@ fn is_read_as_it_is(path: &Path, files: &[&Path], fill: u8) {
     for file in files {
         fs::set_permissions(file, fs::Permissions::from_mode(0o444)).unwrap();
     }
-    let read_only = Database::open(path, &options()).unwrap_err();
+    let read_only = flagstone::Database::open(path, &options()).unwrap_err();
     assert!(matches!(read_only, OpenError::Device(OpenDeviceError::ReadOnly)), "{read_only}");
-    let readers = [(); 2].map(|()| Database::open_read_only(path, &options()).unwrap());
+    let readers = [(); 2].map(|()| flagstone::Database::open_read_only(path, &options()).unwrap());
     for database in readers {
         assert_eq!(fill_of(&database), fill);
         refuses_writes(&database);
@@ -323,13 +327,13 @@ fn is_read_as_it_is(path: &Path, files: &[&Path], fill: u8) {
     for file in files {
         fs::set_permissions(file, fs::Permissions::from_mode(0o644)).unwrap();
     }
-    let reader = Database::open_read_only(path, &options()).unwrap();
-    let locked = Database::open(path, &options()).unwrap_err();
+    let reader = flagstone::Database::open_read_only(path, &options()).unwrap();
+    let locked = flagstone::Database::open(path, &options()).unwrap_err();
     assert!(matches!(locked, OpenError::Device(OpenDeviceError::Locked)), "{locked}");
     drop(reader);
     assert!(contents(files) == before, "something was written");
-    let writer = Database::open(path, &options()).unwrap();
-    let locked = Database::open_read_only(path, &options()).unwrap_err();
+    let writer = flagstone::Database::open(path, &options()).unwrap();
+    let locked = flagstone::Database::open_read_only(path, &options()).unwrap_err();
     assert!(matches!(locked, OpenError::Device(OpenDeviceError::Locked)), "{locked}");
     drop(writer);
 }
@@ -343,10 +347,10 @@ fn files_that_cannot_be_written_are_read() {
     let side = ImageNand::side_path(&image);
     let profile = Profile::named("slc-2k").unwrap().with_block_count(64).unwrap();
     drop(closed(EccNand::create_image(&image, &profile).unwrap()));
-    Database::create(&plain, &options()).unwrap().close().unwrap();
+    flagstone::Database::create(&plain, &options()).unwrap().close().unwrap();
     for (path, files) in [(&plain, vec![plain.as_path()]), (&image, vec![image.as_path(), &side])] {
         for fill in 1..4 {
-            let database = Database::open(path, &options()).unwrap();
+            let database = flagstone::Database::open(path, &options()).unwrap();
             let table = database.table("t").unwrap();
             put_all(&database, table, fill).unwrap();
             if fill == 2 {
@@ -357,5 +361,7 @@ fn files_that_cannot_be_written_are_read() {
             is_read_as_it_is(path, &files, fill);
         }
     }
-    assert!(Database::open_read_only(directory.path().join("none"), &options()).is_err());
+    assert!(
+        flagstone::Database::open_read_only(directory.path().join("none"), &options()).is_err()
+    );
 }

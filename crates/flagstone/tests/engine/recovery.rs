@@ -1,8 +1,10 @@
 //! Content that a restart gives back, and remains that it must not leave.
 
-use flagstone::{Database, Durability, EngineError, Options, Table, Transaction};
+use flagstone::{Durability, Error, Options, Table, Transaction, WriteError};
 use flagstone_engine::{Budget, Compaction};
 use flagstone_nand::{Crashable, FaultPlan, Nand, Profile, SegmentFile, SimNand, SimStorage};
+
+use crate::on::Database;
 
 const MEMORY: usize = 96 << 10;
 
@@ -56,12 +58,12 @@ fn work_on(database: &Database<SimNand>, is_enough: impl Fn(&Database<SimNand>) 
         }
         match runtime.work_begin() {
             Ok(Some(work)) => runtime.work_end(work),
-            Ok(None) | Err(flagstone::Stop::Wait(_)) => {}
-            Err(flagstone::Stop::Miss(fetch)) => {
+            Ok(None) | Err(flagstone_engine::Stop::Wait(_)) => {}
+            Err(flagstone_engine::Stop::Miss(fetch)) => {
                 let fetched = runtime.read(fetch).unwrap();
                 runtime.engine().fill(fetched).unwrap();
             }
-            Err(flagstone::Stop::Error(error)) => panic!("{error}"),
+            Err(flagstone_engine::Stop::Error(error)) => panic!("{error}"),
         }
     }
 }
@@ -438,11 +440,11 @@ fn chip(blocks: u32) -> SimNand {
 
 /// Puts a value into each of many transactions, ends them by `end`, and opens the device as if the power
 /// had gone after the last.
-fn values_then_cut<D: Nand>(
+fn values_then_cut<D: Nand + Send + 'static>(
     device: D,
     count: u64,
     size: impl Fn(usize) -> usize,
-    end: impl Fn(Transaction<D>),
+    end: impl Fn(Transaction),
 ) -> (Database<D>, Table) {
     let database = Database::create_on(device, &Options::default().with_memory(1 << 20)).unwrap();
     let table = database.table("t").unwrap();
@@ -464,7 +466,7 @@ fn values_then_cut<D: Nand>(
 fn groups_of_many_values_fit_the_first_record() {
     let megabyte = |_| 1 << 20;
     let largest = |size_max| size_max;
-    let commit = |transaction: Transaction<_>| assert!(transaction.commit().is_ok());
+    let commit = |transaction: Transaction| assert!(transaction.commit().is_ok());
     let (database, table) = values_then_cut(file(), 30, megabyte, Transaction::abort);
     assert_eq!(database.snapshot().unwrap().range(table, ..).count(), 0);
     let (database, table) = values_then_cut(file(), 3, largest, commit);
@@ -472,26 +474,26 @@ fn groups_of_many_values_fit_the_first_record() {
     let kilobytes = |_| 300 << 10;
     let (database, table) = values_then_cut(chip(512), 100, kilobytes, Transaction::abort);
     assert_eq!(database.snapshot().unwrap().range(table, ..).count(), 0);
-    let commit = |transaction: Transaction<_>| assert!(transaction.commit().is_ok());
+    let commit = |transaction: Transaction| assert!(transaction.commit().is_ok());
     let (database, table) = values_then_cut(chip(512), 60, kilobytes, commit);
     assert_eq!(database.snapshot().unwrap().range(table, ..).count(), 60);
     assert!(database.check().unwrap().is_sound());
 }
 
-fn put_rows<D: Nand>(database: &Database<D>, table: Table, rows: std::ops::Range<u32>, fill: u8) {
+fn put_rows(database: &flagstone::Database, table: Table, rows: std::ops::Range<u32>, fill: u8) {
     let mut transaction = database.begin();
     rows.for_each(|row| transaction.put(table, &row.to_be_bytes(), &[fill; 150]).unwrap());
     transaction.commit().unwrap();
 }
 
-fn fills<D: Nand>(database: &Database<D>) -> Vec<u8> {
+fn fills(database: &flagstone::Database) -> Vec<u8> {
     let table = database.existing_table("t").unwrap().unwrap();
     let snapshot = database.snapshot().unwrap();
     snapshot.range(table, ..).map(|row| row.unwrap().1[0]).collect()
 }
 
 /// A device with rows in leaves and rows that wait, closed as it should be.
-fn closed<D: Crashable>(device: D) -> D {
+fn closed<D: Crashable + Send + 'static>(device: D) -> D {
     let database = Database::create_on(device, &Options::default().with_memory(1 << 20)).unwrap();
     let table = database.table("t").unwrap();
     put_rows(&database, table, 0..400, 1);
@@ -506,7 +508,7 @@ fn closed<D: Crashable>(device: D) -> D {
 /// device closed. After a session without a clean end there is something to write.
 #[test]
 fn a_session_that_only_reads_writes_nothing() {
-    fn reads<D: Crashable>(device: D) {
+    fn reads<D: Crashable + Send + 'static>(device: D) {
         let options = Options::default().with_memory(1 << 20);
         let expected: Vec<u8> = (0..400).map(|row| if row < 40 { 2 } else { 1 }).collect();
         let mut device = closed(device);
@@ -551,7 +553,7 @@ fn every_cut_of_a_session_on_a_closed_device_recovers() {
             let mut transaction = database.begin();
             let put = (0..40_u32)
                 .try_for_each(|row| transaction.put(table, &row.to_be_bytes(), &[fill; 150]));
-            if put.and_then(|()| transaction.commit()).is_err() {
+            if put.is_err() || transaction.commit().is_err() {
                 break;
             }
             last = fill;
@@ -739,11 +741,11 @@ fn a_value_that_is_refused_leaves_nothing() {
     };
     let mut transaction = database.begin();
     let refused = transaction.put(table, &[0; 5_000], &[1; 20_000]);
-    assert!(matches!(refused, Err(EngineError::KeyTooLong { .. })), "{refused:?}");
+    assert!(matches!(refused, Err(WriteError::KeyTooLong { .. })), "{refused:?}");
     assert_eq!(transaction.bill().programs(), 0, "its pages were written");
-    assert_eq!(transaction.put(elsewhere, b"k", &[1; 20_000]), Err(EngineError::ForeignTable));
-    assert_eq!(transaction.put(elsewhere, b"k", b"v"), Err(EngineError::ForeignTable));
-    assert_eq!(transaction.delete(elsewhere, b"k"), Err(EngineError::ForeignTable));
+    assert_eq!(transaction.put(elsewhere, b"k", &[1; 20_000]), Err(WriteError::ForeignTable));
+    assert_eq!(transaction.put(elsewhere, b"k", b"v"), Err(WriteError::ForeignTable));
+    assert_eq!(transaction.delete(elsewhere, b"k"), Err(WriteError::ForeignTable));
     transaction.put(table, b"a", &[2; 20_000]).unwrap();
     transaction.commit().unwrap();
     assert_eq!(leaked(&database), 0);
@@ -789,7 +791,7 @@ fn values_that_a_spill_rolls_back_or_replaces_are_freed() {
 fn ways_back_to_savepoints_take_no_room() {
     let (database, table) = created();
     let mut transaction = database.begin();
-    let put = |transaction: &mut Transaction<SimNand>, rows: std::ops::Range<u32>, fill: u8| {
+    let put = |transaction: &mut Transaction, rows: std::ops::Range<u32>, fill: u8| {
         rows.for_each(|row| transaction.put(table, &row.to_be_bytes(), &[fill; 150]).unwrap());
     };
     put(&mut transaction, 0..1_000, 1);
@@ -834,7 +836,7 @@ fn a_savepoint_that_was_rolled_back_is_gone() {
     transaction.rollback_to(early).unwrap();
     let again = transaction.savepoint().unwrap();
     transaction.put(table, b"b", b"2").unwrap();
-    assert_eq!(transaction.rollback_to(late), Err(EngineError::NoSavepoint));
+    assert_eq!(transaction.rollback_to(late), Err(WriteError::NoSavepoint));
     transaction.rollback_to(again).unwrap();
     assert_eq!(transaction.get(table, b"b").unwrap(), None);
 }
@@ -848,12 +850,12 @@ fn a_large_transaction_may_follow_another() {
     let geometry = flagstone_nand::Geometry { pages_per_block: 16, ..profile.geometry };
     let profile = Profile { geometry, ..profile };
     let options = Options::default().with_memory(64 << 10).with_log_pages(1_600);
-    let put = |database: &Database<SimNand>, table, rows: u32, fill: u8| {
+    let put = |database: &Database<SimNand>, table, rows: u32, fill: u8| -> Result<(), Error> {
         let mut transaction = database.begin();
         for row in 0..rows {
             transaction.put(table, &row.to_be_bytes(), &[fill; 100])?;
         }
-        transaction.commit().map(drop)
+        Ok(transaction.commit().map(drop)?)
     };
     let created = || {
         let database = Database::create_on(SimNand::new(&profile, 1), &options).unwrap();
@@ -869,7 +871,8 @@ fn a_large_transaction_may_follow_another() {
     for round in 0..12 {
         // Names of pages that do not follow each other are longer.
         let rows = most - most / 16;
-        assert_eq!(put(&database, table, rows, round), Ok(()), "{rows} rows, round {round}");
+        let put = put(&database, table, rows, round);
+        assert!(put.is_ok(), "{rows} rows, round {round}: {put:?}");
     }
     assert!(database.stats().engine.spilled_pages > 0, "{most} rows fit in memory");
 }
@@ -898,7 +901,7 @@ fn a_transaction_of_many_times_the_memory_commits() {
     };
     drop(put_all(&database, table));
     let transaction = put_all(&database, table);
-    let mut device = database.runtime().space().device().clone();
+    let mut device = database.at_device(|device| device.clone());
     device.power_cycle();
     transaction.commit().unwrap();
     let before = Database::open_on(device, &options).unwrap();
@@ -907,7 +910,7 @@ fn a_transaction_of_many_times_the_memory_commits() {
         .unwrap()
         .map(|table| before.snapshot().unwrap().range(table, ..).count());
     assert_eq!(rows, Some(0), "nothing is there before the commit");
-    let mut device = database.runtime().space().device().clone();
+    let mut device = database.at_device(|device| device.clone());
     device.power_cycle();
     let after = Database::open_on(device, &options).unwrap();
     let table = after.existing_table("t").unwrap().unwrap();
@@ -953,7 +956,7 @@ fn a_close_merges_nothing_ahead() {
 fn a_checkpoint_that_is_waited_for_takes_few_syncs() {
     let directory = tempfile::tempdir().unwrap();
     let options = Options::default().with_memory(4 << 20);
-    let database = Database::create(directory.path().join("db"), &options).unwrap();
+    let database = flagstone::Database::create(directory.path().join("db"), &options).unwrap();
     let table = database.table("t").unwrap();
     for first in (0..8_000_u32).step_by(100) {
         let mut transaction = database.begin();

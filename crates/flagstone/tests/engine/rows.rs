@@ -2,9 +2,11 @@
 
 use std::collections::BTreeMap;
 
-use flagstone::{Database, EngineError, Options, Table, Transaction};
+use flagstone::{CommitError, Options, Table, Transaction};
 use flagstone_nand::{Profile, SimNand};
 use proptest::prelude::*;
+
+use crate::on::Database;
 
 type Model = BTreeMap<Vec<u8>, Vec<u8>>;
 
@@ -69,7 +71,7 @@ fn is_odd(key: &[u8], value: &[u8]) -> bool {
 
 /// Changes rows through the transaction, and the map; false when `change` is none of these.
 fn change_row(
-    transaction: &mut Transaction<SimNand>,
+    transaction: &mut Transaction,
     table: Table,
     model: &mut Model,
     change: &Change,
@@ -263,9 +265,9 @@ fn a_range_ends_below_a_few_zeros() {
         transaction.put(table, &[number; 8], &[1; 100]).unwrap();
     }
     transaction.commit().unwrap();
-    database.keep_snapshot("kept").unwrap();
+    database.create_named_snapshot("kept").unwrap();
     let (transaction, snapshot) = (database.begin(), database.snapshot().unwrap());
-    let kept = database.kept_snapshot("kept").unwrap();
+    let kept = database.open_named_snapshot("kept").unwrap();
     for size in 1..12 {
         let zeros = vec![0; size];
         let found = [
@@ -327,7 +329,7 @@ fn two_that_change_one_row_wait_for_each_other() {
                     entry.or_insert([1]).unwrap();
                     match transaction.commit() {
                         Ok(_) => {}
-                        Err(EngineError::Deadlock) => {
+                        Err(CommitError::Deadlock) => {
                             panic!("the key was locked before it was read")
                         }
                         Err(error) => panic!("{error}"),

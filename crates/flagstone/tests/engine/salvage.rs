@@ -42,7 +42,7 @@ impl Kind {
             Self::Image => {
                 let profile = Profile::named("slc-2k").unwrap().with_block_count(128).unwrap();
                 let image = EccNand::create_image(path, &profile).unwrap();
-                Database::create_on(Box::new(image) as _, &options()).unwrap()
+                Database::create_on(image, &options()).unwrap()
             }
         }
     }

@@ -2,8 +2,10 @@
 
 use std::collections::BTreeMap;
 
-use flagstone::{Database, Options, Snapshot, Table};
+use flagstone::{Options, Snapshot, Table};
 use flagstone_nand::{Profile, SimNand};
+
+use crate::on::Database;
 
 struct Draws(u64);
 
@@ -47,7 +49,7 @@ fn change(database: &Database<SimNand>, table: Table, draws: &mut Draws, model: 
 }
 
 /// Every row by key, by a shared read where that is enough, and ranges in both directions.
-fn compare(snapshot: &Snapshot<SimNand>, table: Table, draws: &mut Draws, model: &Model) {
+fn compare(snapshot: &Snapshot, table: Table, draws: &mut Draws, model: &Model) {
     for number in 0..1_500 {
         let found = snapshot.get(table, &key(number)).unwrap();
         assert_eq!(found.as_ref(), model.get(&key(number)), "key {number}");

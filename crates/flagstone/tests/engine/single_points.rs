@@ -6,8 +6,8 @@ use std::os::unix::fs::FileExt as _;
 use std::path::Path;
 use std::sync::{Arc, Mutex};
 
-use flagstone::{AnyNand, Database, FileSize, OpenError, Options};
-use flagstone_nand::{EccNand, Nand, NandError, Profile, SegmentFile, SimStorage};
+use flagstone::{Database, FileSize, OpenError, Options};
+use flagstone_nand::{EccNand, NandError, Profile, SegmentFile, SimStorage};
 
 use crate::hooked::{Call, Hook, Hooked};
 
@@ -25,7 +25,7 @@ enum End {
 }
 
 /// Fills a new database: leaves of two tables, a large value, a checkpoint on the way, commits behind it.
-fn fill<D: Nand>(database: Database<D>, end: End) {
+fn fill(database: Database, end: End) {
     for name in ["t", "u"] {
         let table = database.table(name).unwrap();
         for begin in (0..ROWS).step_by(50) {
@@ -74,7 +74,7 @@ fn what_one_place_hides_is_salvaged() {
             false => {
                 let profile = Profile::named("slc-2k").unwrap().with_block_count(64).unwrap();
                 let image = EccNand::create_image(&path, &profile).unwrap();
-                let image: AnyNand = Box::new(image);
+
                 fill(Database::create_on(image, &options()).unwrap(), end);
                 2112
             }
@@ -89,7 +89,7 @@ fn what_one_place_hides_is_salvaged() {
                 hidden += 1;
                 let is_known = matches!(
                     error,
-                    OpenError::Corrupt(_) | OpenError::Mount(_) | OpenError::Engine(_)
+                    OpenError::Corrupt(_) | OpenError::Mount(_) | OpenError::Restart(_)
                 );
                 assert!(is_known, "{at:#x}: {error}");
                 let out = directory.path().join("out");
@@ -117,12 +117,13 @@ fn a_page_that_does_not_read_hides_no_other() {
         let database = Database::create_on(file, &options()).unwrap();
         fill(database.clone(), end);
         let device = database.into_device().unwrap();
+        let chip: SegmentFile<SimStorage> = device.downcast().unwrap();
         let opened = |hook: Hook| {
-            let device = Hooked { device: device.clone(), hook };
+            let device = Hooked { device: chip.clone(), hook };
             Database::open_read_only_on(device, &options())
         };
-        let rows_of = |database: &Database<_>, name| {
-            let table = database.existing_table(name)?.ok_or(flagstone::EngineError::NoTable)?;
+        let rows_of = |database: &Database, name| {
+            let table = database.existing_table(name)?.ok_or(flagstone::Error::NoTable)?;
             let snapshot = database.snapshot()?;
             let mut rows = 0;
             for row in 0..ROWS {
@@ -135,7 +136,7 @@ fn a_page_that_does_not_read_hides_no_other() {
                     Err(error) => assert!(error.to_string().contains("page"), "{error}"),
                 }
             }
-            Ok::<_, flagstone::EngineError>(rows)
+            Ok::<_, flagstone::Error>(rows)
         };
         let read = Arc::new(Mutex::new(BTreeSet::new()));
         let reads = Arc::clone(&read);
@@ -146,8 +147,8 @@ fn a_page_that_does_not_read_hides_no_other() {
             Ok(())
         }));
         let database = database.unwrap();
-        assert_eq!(rows_of(&database, "t"), Ok(ROWS));
-        assert_eq!(rows_of(&database, "u"), Ok(ROWS));
+        assert_eq!(rows_of(&database, "t").unwrap(), ROWS);
+        assert_eq!(rows_of(&database, "u").unwrap(), ROWS);
         drop(database);
         let pages = read.lock().unwrap().clone();
         let (mut hidden, mut partly) = (0, 0);
@@ -168,7 +169,7 @@ fn a_page_that_does_not_read_hides_no_other() {
                     let target =
                         SegmentFile::create_growing(SimStorage::new(profile.timing), &profile, 2);
                     let target = Database::create_on(target.unwrap(), &options()).unwrap();
-                    let source = Hooked { device: device.clone(), hook };
+                    let source = Hooked { device: chip.clone(), hook };
                     let report = target.salvage_from(source, &options(), |_| ()).unwrap();
                     assert!(report.rows >= 2 * u64::from(ROWS) - 60, "{lost}: {report:?}");
                 }

@@ -2,8 +2,10 @@
 
 use std::time::Duration;
 
-use flagstone::{Database, Durability, EngineError, Options};
+use flagstone::{CommitError, Durability, Options, WriteError};
 use flagstone_nand::{Profile, SimNand};
+
+use crate::on::Database;
 
 fn device(blocks: u32) -> SimNand {
     let profile = Profile::named("slc-2k").unwrap().with_block_count(blocks).unwrap();
@@ -204,7 +206,7 @@ fn options_without_end_overflow_nothing() {
 
     let directory = tempfile::tempdir().unwrap();
     let path = directory.path().join("db");
-    let database = Database::create(&path, &options).unwrap();
+    let database = flagstone::Database::create(&path, &options).unwrap();
     let table = database.table("t").unwrap();
     let mut transaction = database.begin();
     for (table, key) in rows(table) {
@@ -212,7 +214,7 @@ fn options_without_end_overflow_nothing() {
     }
     transaction.commit().unwrap();
     database.close().unwrap();
-    let database = Database::open_read_only(&path, &options).unwrap();
+    let database = flagstone::Database::open_read_only(&path, &options).unwrap();
     let table = database.table("t").unwrap();
     assert_eq!(database.snapshot().unwrap().len(table), Ok(3_000));
 }
@@ -250,8 +252,8 @@ fn two_transactions_of_a_thread_do_not_hang() {
     for row in [0, 5_001_u32] {
         let mut second = database.begin();
         let refused = second.put(table, &row.to_be_bytes(), b"second");
-        assert_eq!(refused, Err(EngineError::LockTimeout), "row {row}");
-        assert_eq!(second.commit().map(drop), Err(EngineError::Ended));
+        assert_eq!(refused, Err(WriteError::LockTimeout), "row {row}");
+        assert_eq!(second.commit().map(drop), Err(CommitError::Ended));
     }
     first.commit().unwrap();
     assert_eq!(database.snapshot().unwrap().len(table), Ok(6_000));

@@ -2,8 +2,13 @@
 
 use std::collections::BTreeMap;
 
-use flagstone::{Database, EngineError, Index, IndexFault, Options, PRESETS, Stop, Table};
+use flagstone::{
+    Error, Index, IndexFault, Options, PRESETS, ReadError, Table, TableError, WriteError,
+};
+use flagstone_engine::Stop;
 use flagstone_nand::{Crashable, FaultPlan, Nand, Profile, SegmentFile, SimNand, SimStorage};
+
+use crate::on::Database;
 
 fn options() -> Options {
     Options::default().with_memory(256 << 10)
@@ -21,7 +26,7 @@ fn file() -> SegmentFile<SimStorage> {
 }
 
 /// Rows of one length, and some values with pages of their own, one of these with a list of its pages.
-fn fill<D: Nand>(database: &Database<D>, table: Table, rows: std::ops::Range<u32>) {
+fn fill(database: &flagstone::Database, table: Table, rows: std::ops::Range<u32>) {
     let large = (database.stats().limits.value_size_max / 2).min(300_000);
     for row in rows {
         let mut transaction = database.begin();
@@ -36,13 +41,13 @@ fn fill<D: Nand>(database: &Database<D>, table: Table, rows: std::ops::Range<u32
     database.flush().unwrap();
 }
 
-fn rows<D: Nand>(database: &Database<D>, name: &str) -> Option<BTreeMap<Vec<u8>, Vec<u8>>> {
+fn rows(database: &flagstone::Database, name: &str) -> Option<BTreeMap<Vec<u8>, Vec<u8>>> {
     let table = database.existing_table(name).unwrap()?;
     Some(database.snapshot().unwrap().range(table, ..).map(Result::unwrap).collect())
 }
 
 /// Does all the work that there is, as committing threads would.
-fn work<D: Nand>(database: &Database<D>) {
+fn work(database: &flagstone::Database) {
     let runtime = database.runtime();
     while runtime.engine().has_work() || runtime.engine().is_flush_wanted() {
         if runtime.engine().is_flush_wanted()
@@ -63,7 +68,7 @@ fn work<D: Nand>(database: &Database<D>) {
 }
 
 /// Does all waiting work; gives the number of pages in use.
-fn settled<D: Nand>(database: &Database<D>) -> u32 {
+fn settled(database: &flagstone::Database) -> u32 {
     work(database);
     database.merge().unwrap();
     work(database);
@@ -83,8 +88,8 @@ fn a_renamed_table_has_its_rows_and_indexes() {
     words.put(&mut transaction, &1, &"one".into()).unwrap();
     transaction.commit().unwrap();
 
-    assert_eq!(database.rename_table("words", "other"), Err(EngineError::TableExists));
-    assert_eq!(database.rename_table("word", "texts"), Err(EngineError::NoTable));
+    assert_eq!(database.rename_table("words", "other"), Err(TableError::TableExists));
+    assert_eq!(database.rename_table("word", "texts"), Err(TableError::NoTable));
     database.rename_table("words", "texts").unwrap();
     let mut transaction = database.begin();
     words.put(&mut transaction, &2, &"two".into()).unwrap();
@@ -93,7 +98,7 @@ fn a_renamed_table_has_its_rows_and_indexes() {
     let database = Database::open_on(database.into_device().unwrap(), &options()).unwrap();
     assert!(database.existing_table("other").unwrap().is_some_and(|it| it != other));
     let undeclared = database.indexed::<u32, String>("texts", &[]).unwrap_err();
-    assert!(matches!(undeclared, EngineError::Index { fault: IndexFault::Undeclared, .. }));
+    assert!(matches!(undeclared, TableError::Index { fault: IndexFault::Undeclared, .. }));
     let texts = database.indexed("texts", &[&LENGTH]).unwrap();
     let snapshot = database.snapshot().unwrap();
     let found: Vec<_> =
@@ -126,10 +131,10 @@ fn a_dropped_table_leaves_nothing() {
             database.drop_table("dropped").unwrap();
             assert_eq!(database.tables().unwrap(), ["kept"], "{}", preset.name);
             assert_eq!(settled(&database), before, "{}", preset.name);
-            assert_eq!(database.begin().get(table, b"key"), Err(EngineError::NoTable));
+            assert_eq!(database.begin().get(table, b"key"), Err(ReadError::NoTable));
             let put = database.begin().put(table, b"key", b"value");
-            assert_eq!(put, Err(EngineError::NoTable));
-            assert_eq!(database.snapshot().unwrap().len(table), Err(EngineError::NoTable));
+            assert_eq!(put, Err(WriteError::NoTable));
+            assert_eq!(database.snapshot().unwrap().len(table), Err(ReadError::NoTable));
         }
         let database = Database::open_on(database.into_device().unwrap(), &options).unwrap();
         assert_eq!(rows(&database, "kept"), expected, "{}", preset.name);
@@ -145,7 +150,7 @@ fn names_of_indexes_are_given_to_indexes_alone() {
     const MARKED: Index<u32, String, u64> = Index::new("a@b", |_, _| vec![]);
     let database = Database::create_on(chip("slc-2k", 64), &options()).unwrap();
     let words = database.indexed::<u32, String>("words", &[&LENGTH]).unwrap();
-    let refused = Some(EngineError::IndexName);
+    let refused = Some(TableError::IndexName);
     assert_eq!(database.table("words@home").err(), refused);
     assert_eq!(database.table("@").err(), refused);
     assert_eq!(database.typed::<u32, u32>("words@home").err(), refused);
@@ -153,7 +158,7 @@ fn names_of_indexes_are_given_to_indexes_alone() {
     assert_eq!(database.indexed::<u32, String>("words@home", &[]).err(), refused);
     let marked = database.indexed::<u32, String>("words", &[&LENGTH, &MARKED]);
     assert_eq!(marked.err(), refused);
-    assert_eq!(database.rename_table("words", "texts@home"), Err(EngineError::IndexName));
+    assert_eq!(database.rename_table("words", "texts@home"), Err(TableError::IndexName));
     assert_eq!(database.tables().unwrap(), ["words", "words@length"]);
 
     let old = database.copied_table("mail@home").unwrap();
@@ -183,10 +188,10 @@ fn indexes_go_with_their_table() {
     database.drop_table("words").unwrap();
     assert_eq!(database.tables().unwrap(), ["kept", "words2"]);
     let mut transaction = database.begin();
-    assert_eq!(words.put(&mut transaction, &1, &"late".into()), Err(EngineError::NoTable));
+    assert_eq!(words.put(&mut transaction, &1, &"late".into()), Err(WriteError::NoTable));
     drop(transaction);
     database.drop_table("words2").unwrap();
-    assert_eq!(database.drop_table("words2"), Err(EngineError::NoTable));
+    assert_eq!(database.drop_table("words2"), Err(TableError::NoTable));
     assert_eq!(settled(&database), before);
 }
 
@@ -226,7 +231,7 @@ fn a_snapshot_from_before_keeps_a_dropped_table() {
     let snapshot = database.snapshot().unwrap();
     database.drop_table("t").unwrap();
     let late = database.snapshot().unwrap();
-    assert_eq!(late.get(table, &[0; 4]), Err(EngineError::NoTable));
+    assert_eq!(late.get(table, &[0; 4]), Err(ReadError::NoTable));
     let again = database.table("t").unwrap();
     fill(&database, again, 0..20);
     database.merge().unwrap();
@@ -244,24 +249,24 @@ fn a_snapshot_from_before_keeps_a_dropped_table() {
 
 /// Drops a table and goes on in another, until the power goes. Certain afterwards: the commits of the other,
 /// and whether the drop returned.
-fn session<D: Nand>(database: Database<D>) -> (u8, bool, D) {
+fn session<D: Nand + Send + 'static>(database: Database<D>) -> (u8, bool, D) {
     let kept = database.existing_table("kept").unwrap().unwrap();
     let mut last = 0;
-    let put = |number: u8| -> Result<(), EngineError> {
+    let put = |number: u8| -> Result<(), Error> {
         let mut transaction = database.begin();
         (0..40_u32)
             .try_for_each(|row| transaction.put(kept, &row.to_be_bytes(), &[number; 120]))?;
-        transaction.commit().map(drop)
+        Ok(transaction.commit().map(drop)?)
     };
     last += u8::from(put(1).is_ok());
     let is_dropped = last == 1 && database.drop_table("dropped").is_ok();
     if is_dropped && !database.runtime().engine().is_poisoned() {
         last += u8::from(put(2).is_ok());
         if last == 2 && database.runtime().checkpoint_now().is_ok() {
-            let again = database.table("again").and_then(|table| {
+            let again = database.table("again").map_err(Error::from).and_then(|table| {
                 let mut transaction = database.begin();
                 transaction.put(table, b"a", b"new")?;
-                transaction.commit()
+                Ok(transaction.commit()?)
             });
             last += u8::from(again.is_ok());
         }
@@ -272,7 +277,7 @@ fn session<D: Nand>(database: Database<D>) -> (u8, bool, D) {
 /// Goal: a table is dropped as a whole or not at all, and no page of it is lost, wherever the power fails:
 /// before the drop, while pages are freed, and while a restart goes on freeing them. Method: each operation
 /// of a session is cut with every ending; the restart is cut again at some of its own.
-fn drops_through_every_cut<D: Crashable>(device: D, rows_count: u32) {
+fn drops_through_every_cut<D: Crashable + Send + 'static>(device: D, rows_count: u32) {
     let database = Database::create_on(device, &options()).unwrap();
     let kept = database.table("kept").unwrap();
     fill(&database, kept, 0..5);
@@ -366,13 +371,13 @@ fn a_full_device_has_room_after_a_drop() {
     let kept = database.table("kept").unwrap();
     fill(&database, kept, 0..5);
     let table = database.table("t").unwrap();
-    let put = |table: Table, row: u32| {
+    let put = |table: Table, row: u32| -> Result<_, Error> {
         let mut transaction = database.begin();
         transaction.put(table, &row.to_be_bytes(), &[5; 700])?;
-        transaction.commit()
+        Ok(transaction.commit()?)
     };
     let full = (0..).find_map(|row| put(table, row).err());
-    assert_eq!(full, Some(EngineError::Full));
+    assert!(matches!(full, Some(Error::Full)), "{full:?}");
     database.drop_table("t").unwrap();
     for row in 100..600 {
         put(kept, row).unwrap();
@@ -403,7 +408,7 @@ fn tables_without_end_come_and_go() {
         database.drop_table("stays").unwrap();
         let next = database.table("stays").unwrap();
         assert_ne!(next, stays, "a handle of before must not name it");
-        assert_eq!(database.begin().get(stays, b"key"), Err(EngineError::NoTable));
+        assert_eq!(database.begin().get(stays, b"key"), Err(ReadError::NoTable));
         let mut transaction = database.begin();
         for row in 0..30_u32 {
             transaction.put(next, &row.to_be_bytes(), &[session as u8 + 1; 90]).unwrap();

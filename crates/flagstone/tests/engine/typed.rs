@@ -2,9 +2,11 @@
 
 use std::collections::BTreeMap;
 
-use flagstone::{Database, EngineError, Key, Options, RowPart, TypedTable, Value};
+use flagstone::{Error, Key, Options, RowPart, TypedTable, Value};
 use flagstone_nand::{Profile, SimNand};
 use proptest::prelude::*;
+
+use crate::on::Database;
 
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Key)]
 struct Place {
@@ -128,15 +130,16 @@ fn rows_of_other_types_are_typed_errors() {
     transaction.put(table.table(), b"1234", b"nonsense").unwrap();
     transaction.put(table.table(), b"12345", b"nonsense").unwrap();
     let key = u32::from_be_bytes(*b"1234");
-    let part_of = |error: EngineError| match error {
-        EngineError::Decode { part, .. } => part,
+    let part_of = |error: Error| match error {
+        Error::Decode { part, .. } => part,
         other => panic!("{other}"),
     };
-    assert_eq!(part_of(table.get(&transaction, &key).unwrap_err()), RowPart::Value);
-    let rows: Vec<_> = table.range(&transaction, ..).map(|row| part_of(row.unwrap_err())).collect();
+    assert_eq!(part_of(table.get(&transaction, &key).unwrap_err().into()), RowPart::Value);
+    let rows: Vec<_> =
+        table.range(&transaction, ..).map(|row| part_of(row.unwrap_err().into())).collect();
     assert_eq!(rows, [RowPart::Value, RowPart::Key]);
     let error = table.retain(&mut transaction, |_, _| false).unwrap_err();
-    assert_eq!(part_of(error), RowPart::Value);
+    assert_eq!(part_of(error.into()), RowPart::Value);
     assert_eq!(transaction.len(table.table()).unwrap(), 2, "what cannot be read is not deleted");
 }
 

@@ -4,7 +4,7 @@
 
 use std::time::Duration;
 
-use flagstone::{EngineError, Step, Stop, Wait};
+use flagstone_engine::{EngineError, Step, Stop, Wait};
 use flagstone_engine::log::{LogGeometry, LogPosition};
 use flagstone_space::Lsn;
 

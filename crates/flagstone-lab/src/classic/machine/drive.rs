@@ -2,7 +2,7 @@
 //!
 //! Owns the order of the waits that an operation meets. Never touches a page: the machine does.
 
-use flagstone::{Durability, EngineError, Step, Stop, Wait, Xid};
+use flagstone_engine::{Durability, EngineError, Step, Stop, Wait, Xid};
 use flagstone_nand::Nand;
 use flagstone_space::{LogicalPage, Lsn};
 

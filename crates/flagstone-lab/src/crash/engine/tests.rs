@@ -1,6 +1,6 @@
 use std::sync::Arc;
 
-use flagstone::{EngineStats, Options};
+use flagstone_engine::{EngineStats, Options};
 use flagstone_engine::CommitBy;
 use flagstone_nand::SimNand;
 
@@ -55,7 +55,7 @@ fn counted(scenario: &Scenario<SimNand>) -> EngineStats {
     let mut runner = Runner::<Engine, _>::create(rig, &scenario.setup).unwrap();
     runner.run(&scenario.script).unwrap();
     let (subject, ..) = runner.into_parts();
-    subject.unwrap().database.stats().engine
+    subject.unwrap().database.stats()
 }
 
 /// Goal: commits by claims hold beside spills, long values and splits (rule D5 in every mixture).

@@ -2,7 +2,7 @@
 //!
 //! Owns the order of these steps. Never decides when a chip is full: the engine does.
 
-use flagstone::Durability;
+use flagstone_engine::Durability;
 use flagstone_nand::SimNand;
 
 use super::super::explore::{guarded, violation_of};

@@ -4,7 +4,7 @@
 
 use std::collections::VecDeque;
 
-use flagstone::{
+use flagstone_engine::{
     Direction, Durability, Engine, Fetch, Fetched, Read, Row, RowValue, Savepoint, ScanRange,
     SnapshotId, Stop, Table, Ticket, Wait, Xid,
 };

@@ -40,7 +40,7 @@ fn equal_seeds_give_equal_histories() {
 fn scans_without_locks_are_found() {
     let planted = |seed| {
         let mut config = HistoryConfig::drawn(seed).unwrap();
-        config.setup.engine_bug = Some(flagstone::SeededBug::ScanWithoutLock);
+        config.setup.engine_bug = Some(flagstone_engine::SeededBug::ScanWithoutLock);
         run(&config)
     };
     let found = (0..20).find_map(|seed| planted(seed).err());

@@ -15,7 +15,8 @@ use std::sync::mpsc;
 use std::thread;
 use std::time::Duration;
 
-use flagstone::{Database, Durability, EngineError, Options, Snapshot, Table, Transaction};
+use flagstone_engine::blocking::{Database, Snapshot, Transaction};
+use flagstone_engine::{Durability, EngineError, Options, Table};
 use flagstone_nand::{
     BlockIndex, Capabilities, Completion, Counters, Geometry, Nand, NandError, PhysicalPage,
     Profile, ProgramPart, ReadPart, SimNand,

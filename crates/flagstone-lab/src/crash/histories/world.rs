@@ -5,7 +5,8 @@
 
 use std::collections::VecDeque;
 
-use flagstone::{Database, EngineError, Flush, Stop, Table, Wait, Work};
+use flagstone_engine::blocking::Database;
+use flagstone_engine::{EngineError, Flush, Stop, Table, Wait, Work};
 use flagstone_nand::{Crashable as _, SimNand};
 use flagstone_space::Lsn;
 use rand_pcg::Pcg64Mcg;

@@ -4,7 +4,7 @@
 
 use std::time::Instant;
 
-use flagstone::SeededBug;
+use flagstone_engine::SeededBug;
 use flagstone_space::SpaceBug;
 
 use super::{Found, Quarry};

@@ -2,7 +2,7 @@
 //!
 //! Owns the devices, the mixes of operations and the lengths of the scripts. Never judges a violation: the hunt does.
 
-use flagstone::Options;
+use flagstone_engine::Options;
 use flagstone_engine::CommitBy;
 use flagstone_nand::{Crashable, Profile, ProfileError, SegmentFile, SimStorage};
 

@@ -2,7 +2,7 @@
 //!
 //! Owns the errors that a run excuses. Never calls the device.
 
-use flagstone::{EngineError, OpenError};
+use flagstone_engine::{EngineError, OpenError};
 use flagstone_nand::Crashable;
 
 use super::super::script::Op;

@@ -3,7 +3,7 @@
 //! Owns the expectations of these steps on the engine and on locks (rule D13). Never opens or ends
 //! anything.
 
-use flagstone::EngineError;
+use flagstone_engine::EngineError;
 use flagstone_nand::Crashable;
 
 use super::super::script::{

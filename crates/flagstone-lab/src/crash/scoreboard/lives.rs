@@ -4,7 +4,7 @@
 
 use std::fmt::Write as _;
 
-use flagstone::WearLevelling;
+use flagstone_engine::WearLevelling;
 use flagstone_engine::Collection;
 use flagstone_nand::{Nand as _, Profile, SimNand};
 

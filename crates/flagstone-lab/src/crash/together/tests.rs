@@ -1,6 +1,6 @@
 use std::sync::Arc;
 
-use flagstone::EngineStats;
+use flagstone_engine::EngineStats;
 use flagstone_nand::SimNand;
 
 use super::*;
@@ -122,7 +122,7 @@ fn every_power_cut_of_transactions_with_many_leaves_recovers() {
 #[cfg(feature = "seeded-bugs")]
 #[test]
 fn bugs_of_leaves_that_change_together_are_found() {
-    use flagstone::SeededBug;
+    use flagstone_engine::SeededBug;
     use flagstone_space::SpaceBug;
 
     use crate::crash::hunt::Quarry;

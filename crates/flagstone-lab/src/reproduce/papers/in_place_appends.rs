@@ -15,7 +15,7 @@ mod disturb;
 mod interfaces;
 mod logging;
 
-use flagstone::{Durability, Options};
+use flagstone_engine::{Durability, Options};
 use flagstone_nand::Profile;
 
 use super::super::cell::{Cell, Outcomes};

@@ -9,7 +9,7 @@
 
 use std::sync::Arc;
 
-use flagstone::{Durability, Options};
+use flagstone_engine::{Durability, Options};
 use flagstone_nand::Profile;
 use flagstone_opponents::policies::{SuperGroup, VictimRule, WithPolicies as _};
 

@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use flagstone::{Direction, ScanRange, Table};
+use flagstone_engine::{Direction, ScanRange, Table};
 
 use super::model::{Request, Rows};
 use super::{Index, Keys, Mix, RANGE_ROWS};

@@ -2,7 +2,8 @@ mod cuts;
 
 use std::collections::BTreeSet;
 
-use flagstone::{Database, Options};
+use flagstone_engine::Options;
+use flagstone_engine::blocking::Database;
 use flagstone_nand::{Profile, SimNand};
 
 use super::rows::{Count, Link, LinkKey, VISIBLE};

@@ -12,7 +12,7 @@
 //! get-node                Node  → Piece, for each
 //! ```
 
-use flagstone::{Direction, ScanRange, Table};
+use flagstone_engine::{Direction, ScanRange, Table};
 
 use super::input::{Class, Inputs};
 use super::load::node_head;

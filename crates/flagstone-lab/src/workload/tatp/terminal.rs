@@ -10,7 +10,7 @@
 //! delete-call-forwarding   Number → Forward → Delete
 //! ```
 
-use flagstone::{Direction, ScanRange, Table};
+use flagstone_engine::{Direction, ScanRange, Table};
 
 use super::rows::{
     detail_key, digits, facility, forwarding, forwarding_key, forwarding_row, subscriber,
@@ -243,9 +243,9 @@ fn all_under(prefix: &[u8]) -> Scan {
 }
 
 /// A row's value.
-fn inline(row: &flagstone::Row) -> &[u8] {
+fn inline(row: &flagstone_engine::Row) -> &[u8] {
     match &row.value {
-        flagstone::RowValue::Inline(value) => value,
-        flagstone::RowValue::Large(_) => &[],
+        flagstone_engine::RowValue::Inline(value) => value,
+        flagstone_engine::RowValue::Large(_) => &[],
     }
 }

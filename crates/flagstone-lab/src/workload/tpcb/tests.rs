@@ -1,6 +1,7 @@
 use std::collections::BTreeMap;
 
-use flagstone::{Database, Options};
+use flagstone_engine::Options;
+use flagstone_engine::blocking::Database;
 use flagstone_nand::{Profile, SimNand};
 
 use super::*;

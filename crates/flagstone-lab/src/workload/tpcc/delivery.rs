@@ -8,7 +8,7 @@
 
 use std::ops::RangeInclusive;
 
-use flagstone::{Direction, ScanRange};
+use flagstone_engine::{Direction, ScanRange};
 
 use super::input::Context;
 use super::keys::{DistrictKey, last_u32};

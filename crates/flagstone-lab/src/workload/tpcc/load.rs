@@ -5,7 +5,7 @@
 
 use std::convert::Infallible;
 
-use flagstone::Table;
+use flagstone_engine::Table;
 
 use super::keys::{self, DistrictKey};
 use super::random::{

@@ -1,6 +1,6 @@
 //! Order-Status: a customer's last order with its lines. Reads only.
 
-use flagstone::{Direction, ScanRange};
+use flagstone_engine::{Direction, ScanRange};
 
 use super::input::{Chosen, Context};
 use super::keys::{DistrictKey, last_u32};

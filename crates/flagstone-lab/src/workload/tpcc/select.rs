@@ -1,6 +1,6 @@
 //! Finding a customer, by number or by last name.
 
-use flagstone::{Direction, ScanRange};
+use flagstone_engine::{Direction, ScanRange};
 
 use super::Tables;
 use super::input::Chosen;

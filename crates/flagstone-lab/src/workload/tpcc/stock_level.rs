@@ -1,6 +1,6 @@
 //! Stock-Level: how many items of the last twenty orders run short. Reads only.
 
-use flagstone::{Direction, RowValue, ScanRange};
+use flagstone_engine::{Direction, RowValue, ScanRange};
 
 use super::input::Context;
 use super::keys::{self, DistrictKey};

@@ -2,7 +2,8 @@ mod cuts;
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use flagstone::{Database, Options, ScanRange};
+use flagstone_engine::blocking::Database;
+use flagstone_engine::{Options, ScanRange};
 use flagstone_nand::{Profile, SimNand};
 
 use super::input::{Chosen, OrderedItem};

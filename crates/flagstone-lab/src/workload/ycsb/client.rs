@@ -1,6 +1,6 @@
 //! One client: an endless sequence of requests (rule Y1).
 
-use flagstone::{Direction, ScanRange, Table};
+use flagstone_engine::{Direction, ScanRange, Table};
 
 use super::record::{FIELD_COUNT, FIELD_SIZE, Record, Writer, fnv};
 use super::{Dialect, Mix, Ycsb};

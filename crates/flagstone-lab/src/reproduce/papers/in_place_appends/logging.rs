@@ -10,7 +10,7 @@
 //!   no log stands beside the others and is not judged.
 //! - The second half of the transactions is counted.
 
-use flagstone::Durability;
+use flagstone_engine::Durability;
 use flagstone_engine::AppendScheme;
 use flagstone_nand::{Profile, SimNand};
 
@@ -205,7 +205,7 @@ fn record(
 ) -> Result<Trace, BenchError> {
     let memory = (workload.loaded_bytes() as f64 * MEMORY_SHARE) as usize;
     let memory = memory.max(FRAMES_MIN * PAGE_SIZE);
-    let options = preset::options(preset).map_err(flagstone::OpenError::from)?;
+    let options = preset::options(preset).map_err(flagstone_engine::OpenError::from)?;
     let options = options.with_memory(memory).with_parts(PARTS.into()).with_seed(seed);
     let options = options.with_durability(Durability::Deferred);
     // Large enough for any run: the work of this chip is not counted.

@@ -4,7 +4,8 @@
 //! in the engine with whole pages (`traditional`), which writes both halves; separators stand in
 //! the log, and the parent is written once, by the checkpoint at the end.
 
-use flagstone::{Database, EngineError};
+use flagstone_engine::EngineError;
+use flagstone_engine::blocking::Database;
 use flagstone_nand::{Profile, SimNand};
 
 use super::super::super::cell::{Cell, Outcome};
@@ -44,7 +45,7 @@ pub(super) fn figure() -> Figure {
 }
 
 fn run(preset: &str) -> Result<Outcome, BenchError> {
-    let options = preset::options(preset).map_err(flagstone::OpenError::from)?;
+    let options = preset::options(preset).map_err(flagstone_engine::OpenError::from)?;
     let profile = Profile::named("ls-lru-nand")?.with_block_count(64)?;
     let database = Database::create_on(SimNand::new(&profile, 1), &options.with_memory(MEMORY))?;
     let table = database.table("index")?;
@@ -55,7 +56,7 @@ fn run(preset: &str) -> Result<Outcome, BenchError> {
     };
     (0..ROWS).try_for_each(|number| put(number * STEP))?;
     database.merge()?;
-    let written = || database.stats().space.programs_by_cause[DATA];
+    let written = || database.runtime().space().stats().programs_by_cause[DATA];
     let before = written();
     let middle = ROWS / 2 * STEP + 1;
     (0..INSERTS).try_for_each(|step| put(middle + step * 13 % INSERTS))?;
