@@ -16,8 +16,8 @@
 
 use std::time::Instant;
 
+use flagstone_engine::CommitBy;
 use flagstone_engine::{OpenError, Options, OptionsError};
-use flagstone_engine::{CommitBy};
 use flagstone_nand::{
     CellMode, Crashable, EccNand, EccOwner, Nand, NandError, OpenDeviceError, Profile,
     ProfileError, SegmentFile, SimNand, SimSsd, SimStorage, Translation,

@@ -11,9 +11,9 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::fmt::Write as _;
 use std::path::Path;
 
-use flagstone_engine::{OpenError, Options, OptionsError, Table};
 use flagstone_engine::blocking::Database;
 use flagstone_engine::{CommitBy, EngineError};
+use flagstone_engine::{OpenError, Options, OptionsError, Table};
 use flagstone_nand::{EccNand, Profile, ProfileError, SimNand};
 use flagstone_space::{Cause, SpaceError, blocks_needed};
 use rand_pcg::Pcg64Mcg;

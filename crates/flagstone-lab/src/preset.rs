@@ -4,8 +4,8 @@
 //! guests for policies. Presets of the lab's engines live here, since only the lab has the engines. A preset is plain [`Options`]; which engine they are for follows
 //! from the preset's name, which they carry.
 
-use flagstone_engine::{Options, OptionsError, PRESETS};
 use flagstone_engine::{AppendScheme, Appends, Techniques};
+use flagstone_engine::{Options, OptionsError, PRESETS};
 use flagstone_nand::nearest;
 
 use flagstone_opponents::evidence::Flags;

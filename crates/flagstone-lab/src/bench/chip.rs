@@ -1,8 +1,8 @@
 //! From a configuration to the engine's options and the chip that fits.
 
-use flagstone_engine::{OpenError, Options, OptionsError};
 use flagstone_engine::blocking::Database;
 use flagstone_engine::{Appends, Budget};
+use flagstone_engine::{OpenError, Options, OptionsError};
 use flagstone_nand::{Nand, Profile};
 
 use super::{BenchError, ChipUse, Job, MemoryBudget, Warmup};

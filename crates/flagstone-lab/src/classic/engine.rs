@@ -5,13 +5,13 @@ mod logging;
 
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 
-use flagstone_engine::{Durability, EngineError, EngineStats, Memory, Step, Stop, Wait};
-use flagstone_engine::{Table, Xid};
 use flagstone_engine::AppendScheme;
 use flagstone_engine::Reads;
 use flagstone_engine::lock::{LockOutcome, LockTable, Mode, Target};
 use flagstone_engine::log::{Flush as LogFlush, LogPosition, LogWriter};
 use flagstone_engine::node as node_format;
+use flagstone_engine::{Durability, EngineError, EngineStats, Memory, Step, Stop, Wait};
+use flagstone_engine::{Table, Xid};
 use flagstone_space::{LogicalPage, Lsn};
 
 use super::appends::{Learned, Room};

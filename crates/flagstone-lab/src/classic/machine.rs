@@ -5,11 +5,8 @@
 
 mod drive;
 
-use flagstone_engine::{EngineError, Fetch, Fetched, RecoveryReport, Step, Stop, Wait};
 use flagstone_engine::log::LogGeometry;
-use flagstone_engine::{
-    Durability, EngineError, Fetch, Fetched, RecoveryReport, Step, Stop, Wait, Xid,
-};
+use flagstone_engine::{EngineError, Fetch, Fetched, RecoveryReport, Step, Stop, Wait};
 use flagstone_nand::Nand;
 use flagstone_space::{LogicalPage, NoOwner, Space, SpaceError};
 use parking_lot::{Mutex, MutexGuard};

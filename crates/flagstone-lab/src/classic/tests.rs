@@ -2,8 +2,8 @@
 
 use std::collections::BTreeMap;
 
-use flagstone_engine::{Durability, Options, Table};
 use flagstone_engine::{Direction, Row, RowValue, ScanRange, Xid};
+use flagstone_engine::{Durability, Options, Table};
 use flagstone_nand::{Crashable, Profile, SimNand};
 
 use super::{Config, Locking, Machine, Mistake};

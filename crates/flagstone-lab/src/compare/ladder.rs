@@ -1,8 +1,8 @@
 //! From the lazy-update paper's policy to the default, one option after the other, with the worth
 //! of each.
 
-use flagstone_engine::{Options, OptionsError};
 use flagstone_engine::{CommitBy, MergeTo, RelocationFolding, Techniques};
+use flagstone_engine::{Options, OptionsError};
 use flagstone_opponents::policies::{SuperGroup, VictimRule, WithPolicies as _};
 use serde::Serialize;
 

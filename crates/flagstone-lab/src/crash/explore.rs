@@ -33,7 +33,6 @@ use rand_pcg::rand_core::{Rng, SeedableRng};
 
 use flagstone_engine::Durability;
 use flagstone_nand::{Crashable, Ending};
-use flagstone_nand::{Crashable, Ending, UnknownEnding};
 
 pub use self::path::{BadCut, Cut, CutPath};
 use super::rig::{Capture, Capturing, Rig};

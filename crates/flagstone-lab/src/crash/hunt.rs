@@ -10,7 +10,6 @@ mod ways;
 use std::time::Instant;
 
 use flagstone_engine::{Options, SeededBug};
-use flagstone_nand::{Crashable, Profile, ProfileError, SegmentFile, SimStorage};
 use flagstone_space::SpaceBug;
 use serde::Serialize;
 

@@ -7,9 +7,9 @@ use std::hash::{BuildHasher as _, Hasher as _, RandomState};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use flagstone_engine::{OpenError, OptionsError, WearLevelling};
 use flagstone_engine::Collection;
 use flagstone_engine::blocking::Database;
+use flagstone_engine::{OpenError, OptionsError, WearLevelling};
 use flagstone_nand::{
     Crashable, Ending, FaultPlan, Nand, Profile, SegmentFile, SimNand, SimSsd, SimStorage,
 };
@@ -171,7 +171,7 @@ fn every_power_cut_of_a_drive_that_appends_recovers() {
 
 /// The chip for a preset of the classic engine: one that takes appends where it makes any.
 fn classic_profile(preset: &str) -> &'static str {
-    if preset::options(preset).unwrap().append_scheme.records_max() > 0 {
+    if preset::options(preset).unwrap().techniques().append_scheme.records_max() > 0 {
         "tiny-shared"
     } else {
         "tiny"

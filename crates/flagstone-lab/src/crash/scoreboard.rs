@@ -12,7 +12,6 @@ use std::fmt::Write as _;
 use std::ops::Range;
 use std::path::Path;
 
-use flagstone_nand::{Crashable as _, Nand as _, Profile, SimNand};
 use flagstone_nand::{Crashable as _, SimNand};
 use serde::{Deserialize, Serialize};
 

@@ -5,10 +5,10 @@
 use rand_pcg::Pcg64Mcg;
 use rand_pcg::rand_core::{Rng, SeedableRng};
 
-use flagstone_engine::{OpenError, Options, OptionsError};
 use flagstone_engine::{
     AbsentLeaf, Budget, Collection, CommitBy, FrameKind, MergeTo, RelocationFolding,
 };
+use flagstone_engine::{OpenError, Options, OptionsError};
 use flagstone_nand::{Profile, ProfileError, SegmentFile, SimNand, SimStorage};
 use flagstone_opponents::policies::{
     ReplacementRule, SuperGroup, VictimRule, WithPolicies as _, WriteCount,

@@ -3,8 +3,8 @@
 //! Owns scenarios in which leaves do so in every run: the earlier contents of the leaves, and the
 //! script. Never explores: the tests and the hunt do.
 
-use flagstone_engine::{Durability, Options};
 use flagstone_engine::CommitBy;
+use flagstone_engine::{Durability, Options};
 use flagstone_nand::Crashable;
 
 use super::explore::Scenario;

@@ -4,6 +4,9 @@
 #[path = "../../../flagstone/tests/engine/hooked.rs"]
 mod hooked;
 mod lazy_split_lru;
+#[path = "../../../flagstone/tests/engine/on.rs"]
+#[expect(dead_code, reason = "shared with the tests of the public interface")]
+mod on;
 mod on_the_fly_redo;
 mod openings;
 mod victims;

@@ -3,12 +3,13 @@
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering};
 
-use flagstone::{Database, Durability, Options, Table};
+use flagstone::{Durability, Options, Table};
 use flagstone_nand::{Crashable as _, NandError, Profile, SimNand};
 use flagstone_opponents::policies::{PolicyOptions, ReplacementRule, WithPolicies as _};
 use flagstone_opponents::presets::PRESETS;
 
 use crate::hooked::{Call, Hooked};
+use crate::on::Database;
 
 const PAGE_SIZE: usize = 512;
 

@@ -1,9 +1,8 @@
 //! Restart keeps apart the changes before and after a transaction that committed with its pages: the
 //! transaction's own changes stand in a page alone.
 
-#[cfg(feature = "seeded-bugs")]
 use flagstone::Options;
-use flagstone_engine::{CommitBy, Runtime};
+use flagstone_engine::CommitBy;
 use flagstone_nand::{Crashable, Profile, SimNand};
 
 use crate::on::Database;
@@ -50,7 +49,7 @@ fn changed_three_times() -> SimNand {
     patched(chip, CommitBy::Log, 3..4, (5, 3))
 }
 
-fn row_of(database: &Database<SimNand>) -> Vec<u8> {
+fn row_of(database: &flagstone::Database) -> Vec<u8> {
     let table = database.existing_table("t").unwrap().unwrap();
     let row = database.snapshot().unwrap().get(table, &[3]).unwrap().unwrap();
     row[..6].to_vec()
@@ -68,6 +67,8 @@ fn changes_before_and_after_a_page_commit_stay_apart() {
 fn a_fold_over_a_page_commit_is_seen() {
     let bug = Some(flagstone::SeededBug::ClaimFolded);
     let options = options(CommitBy::Log);
-    let runtime = Runtime::open_planted(changed_three_times(), &options, bug, None).unwrap();
-    assert_eq!(row_of(&Database::over(runtime)), [1, 0, 0, 0, 0, 3], "the first change comes back");
+    let device = flagstone::AnyNand::new(changed_three_times());
+    let runtime = flagstone_engine::Runtime::open_planted(device, &options, bug, None).unwrap();
+    let database = flagstone::Database::over(runtime);
+    assert_eq!(row_of(&database), [1, 0, 0, 0, 0, 3], "the first change comes back");
 }

@@ -5,8 +5,8 @@
 use std::collections::BTreeMap;
 
 use flagstone_engine::Xid;
-use flagstone_engine::{EngineError, Fetch, Fetched, Step, Stop, Wait};
 use flagstone_engine::node::{self as node_format, NodeView};
+use flagstone_engine::{EngineError, Fetch, Fetched, Step, Stop, Wait};
 use flagstone_space::{LogicalPage, Lsn};
 
 use super::super::Mistake;

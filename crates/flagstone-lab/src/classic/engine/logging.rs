@@ -4,8 +4,8 @@
 
 use std::time::Duration;
 
-use flagstone_engine::{EngineError, Step, Stop, Wait};
 use flagstone_engine::log::{LogGeometry, LogPosition};
+use flagstone_engine::{EngineError, Step, Stop, Wait};
 use flagstone_space::Lsn;
 
 use super::super::record::Record;

@@ -1,7 +1,7 @@
 use std::sync::Arc;
 
-use flagstone_engine::{EngineStats, Options};
 use flagstone_engine::CommitBy;
+use flagstone_engine::{EngineStats, Options};
 use flagstone_nand::SimNand;
 
 use super::*;

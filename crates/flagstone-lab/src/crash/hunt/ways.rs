@@ -2,8 +2,8 @@
 //!
 //! Owns the devices, the mixes of operations and the lengths of the scripts. Never judges a violation: the hunt does.
 
-use flagstone_engine::Options;
 use flagstone_engine::CommitBy;
+use flagstone_engine::Options;
 use flagstone_nand::{Crashable, Profile, ProfileError, SegmentFile, SimStorage};
 
 use super::super::explore::{Limits, Scenario, Tally, explore};

@@ -4,8 +4,8 @@
 
 use std::fmt::Write as _;
 
-use flagstone_engine::WearLevelling;
 use flagstone_engine::Collection;
+use flagstone_engine::WearLevelling;
 use flagstone_nand::{Nand as _, Profile, SimNand};
 
 use super::super::CrashError;

@@ -8,8 +8,8 @@ mod split;
 
 use std::sync::Arc;
 
-use flagstone_engine::{Durability, Options};
 use flagstone_engine::AbsentLeaf;
+use flagstone_engine::{Durability, Options};
 use flagstone_nand::Profile;
 use flagstone_opponents::policies::{ReplacementRule, WithPolicies as _};
 

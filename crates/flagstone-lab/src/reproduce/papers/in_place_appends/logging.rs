@@ -10,8 +10,8 @@
 //!   no log stands beside the others and is not judged.
 //! - The second half of the transactions is counted.
 
-use flagstone_engine::Durability;
 use flagstone_engine::AppendScheme;
+use flagstone_engine::Durability;
 use flagstone_nand::{Profile, SimNand};
 
 use super::super::super::cell::{Cell, OnShare, Outcome, Outcomes};
