@@ -37,7 +37,7 @@
 //! | limit the wear of the flash in a day | [`Database::set_wear_budget`] |
 //! | tell errors apart | [`Error`], and the errors of each group of operations |
 //! | look inside | [`Database::stats`], [`Database::check`], [`Database::block_report`] |
-//! //!
+//!
 //! Keys are at most [`Limits::key_size_max`] bytes: the smaller of 1 KiB and about a quarter of a
 //! logical page. Values may be larger than pages and than the memory budget's share for them.
 //!
