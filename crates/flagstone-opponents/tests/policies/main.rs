@@ -1,5 +1,5 @@
 //! The engine with the policies and presets of the papers, through the public interface, one module a subject.
-#![expect(clippy::unwrap_used, clippy::expect_used, reason = "a test that cannot go on fails here")]
+#![expect(clippy::unwrap_used, reason = "a test that cannot go on fails here")]
 
 #[path = "../../../flagstone/tests/engine/hooked.rs"]
 mod hooked;
