@@ -66,14 +66,13 @@ const REASON: &str = "//! Longer than 600 lines: ";
 
 /// Files that are too long and give no reason yet: their parts still belong to one mechanism each, whose state is being
 /// divided. The list may only become shorter.
-const STILL_LONG: [&str; 8] = [
+const STILL_LONG: [&str; 7] = [
     "flagstone-engine/src/engine.rs",
     "flagstone-engine/src/engine/checkpoint.rs",
     "flagstone-engine/src/engine/claim.rs",
     "flagstone-engine/src/engine/merge.rs",
     "flagstone-engine/src/engine/merge/reshape.rs",
     "flagstone-engine/src/engine/spill.rs",
-    "flagstone-engine/src/options.rs",
     "flagstone/src/typed/index.rs",
 ];
 

@@ -1,5 +1,7 @@
 //! The promise tested on Flagstone: small explorations that run in seconds.
 //!
+//! Longer than 600 lines: a list of one small test for each promise.
+//!
 //! `FLAGSTONE_EFFORT=N` makes them N times as large. Every failure prints how to get there again:
 //! a replay line, the seed of a swarm, or the fault of a campaign.
 
@@ -7,9 +9,8 @@ use std::hash::{BuildHasher as _, Hasher as _, RandomState};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use flagstone_engine::Collection;
 use flagstone_engine::blocking::Database;
-use flagstone_engine::{OpenError, OptionsError, WearLevelling};
+use flagstone_engine::{Collection, OpenError, OptionsError, WearLevelling};
 use flagstone_nand::{
     Crashable, Ending, FaultPlan, Nand, Profile, SegmentFile, SimNand, SimSsd, SimStorage,
 };
