@@ -52,12 +52,12 @@ impl<D: Nand + Send + 'static> Database<D> {
 
     /// The device, as if power had been cut.
     pub(crate) fn into_device(self) -> Option<D> {
-        Some(self.database.into_device()?.downcast().expect("the device that it was made on"))
+        Some(self.database.into_device()?.downcast().unwrap())
     }
 
     /// Result of `look` at the device.
     pub(crate) fn at_device<T>(&self, look: impl FnOnce(&mut D) -> T) -> T {
         let mut space = self.database.runtime().space();
-        look(space.device_mut().downcast_mut().expect("the device that it was made on"))
+        look(space.device_mut().downcast_mut().unwrap())
     }
 }
