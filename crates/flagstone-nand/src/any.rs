@@ -22,7 +22,7 @@ impl<D: Nand + Send + Any> Device for D {}
 /// assert_eq!(device.geometry(), profile.geometry);
 /// assert!(device.downcast_ref::<SimSsd>().is_none());
 /// let chip: SimNand = device.downcast().map_err(|_| "another kind")?;
-/// assert!(!chip.is_off());
+/// assert_eq!(chip.counters().page_programs, 0);
 /// # Ok::<(), Box<dyn std::error::Error>>(())
 /// ```
 pub struct AnyNand(pub(crate) Box<dyn Device>);

@@ -4,8 +4,8 @@
 
 use std::error::Error;
 
+use flagstone::device::{Nand, Profile, SimNand};
 use flagstone::{Database, Durability, Options};
-use flagstone_nand::{Nand, Profile, SimNand};
 
 fn main() -> Result<(), Box<dyn Error>> {
     let profile = Profile::named("slc-2k")?.with_block_count(64)?;

@@ -24,7 +24,7 @@ impl Database {
     /// use std::sync::atomic::{AtomicU64, Ordering};
     /// use std::time::Duration;
     ///
-    /// use flagstone::{Allowance, AtLimit, WriteError, WearBudget};
+    /// use flagstone::{Allowance, AtLimit, Error, WearBudget};
     ///
     /// let table = db.table("t")?;
     /// let hour = Arc::new(AtomicU64::new(0));
@@ -33,17 +33,17 @@ impl Database {
     ///     WearBudget { per_day: Allowance::Bytes(50_000), at_limit: AtLimit::Refuse, left: None };
     /// db.set_wear_budget(budget, move || Duration::from_secs(3_600 * clock.load(Ordering::Relaxed)));
     ///
-    /// let change = || {
+    /// let change = || -> Result<_, Error> {
     ///     let mut txn = db.begin();
     ///     txn.put(table, b"key", b"value")?;
-    ///     txn.commit()
+    ///     Ok(txn.commit()?)
     /// };
     /// let refused = loop {
     ///     if let Err(error) = change() {
     ///         break error;
     ///     }
     /// };
-    /// assert!(matches!(refused, WriteError::WearBudget { wait } if wait > Duration::ZERO));
+    /// assert!(matches!(refused, Error::WearBudget { wait } if wait > Duration::ZERO));
     /// assert!(db.snapshot()?.get(table, b"key")?.is_some(), "reading goes on");
     /// hour.store(12, Ordering::Relaxed);
     /// change()?;

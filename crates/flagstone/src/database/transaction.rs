@@ -26,7 +26,7 @@ pub struct Commit {
     ///
     /// ```
     /// use flagstone::{Cause, Database, Options};
-    /// use flagstone_nand::{Profile, SimNand};
+    /// use flagstone::device::{Profile, SimNand};
     ///
     /// let profile = Profile::named("slc-2k")?.with_block_count(64)?;
     /// let db = Database::create_on(SimNand::new(&profile, 1), &Options::default())?;
