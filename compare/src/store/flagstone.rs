@@ -3,9 +3,7 @@
 use std::path::{Path, PathBuf};
 
 use anyhow::Result;
-use flagstone::{
-    Database, Durability, Error, Options, Snapshot, Table, Transaction,
-};
+use flagstone::{Database, Durability, Error, Options, Snapshot, Table, Transaction};
 use flagstone_engine::Budget;
 use flagstone_nand::{EccNand, EccOwner, Nand as _, Profile};
 
