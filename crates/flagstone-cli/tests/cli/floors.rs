@@ -11,7 +11,10 @@ const ARROWS: [(&str, &[&str]); 9] = [
     ("flagstone-engine", &["flagstone-nand", "flagstone-space"]),
     ("flagstone-derive", &[]),
     ("flagstone", &["flagstone-derive", "flagstone-engine", "flagstone-nand", "flagstone-space"]),
-    ("flagstone-opponents", &["flagstone-nand", "flagstone-space"]),
+    (
+        "flagstone-opponents",
+        &["flagstone", "flagstone-engine", "flagstone-nand", "flagstone-space"],
+    ),
     (
         "flagstone-lab",
         &["flagstone-engine", "flagstone-nand", "flagstone-opponents", "flagstone-space"],
