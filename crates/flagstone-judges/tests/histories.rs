@@ -34,7 +34,7 @@ fn planted_bugs_are_found() {
     std::thread::scope(|scope| {
         for (bug, seed) in bugs {
             scope.spawn(move || {
-                let output = judge(bug, seed, 12);
+                let output = judge(bug, seed, 60);
                 let said = String::from_utf8_lossy(&output.stdout);
                 let failed = String::from_utf8_lossy(&output.stderr);
                 assert!(!output.status.success(), "{bug} is not seen: {said}{failed}");

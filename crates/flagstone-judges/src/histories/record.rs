@@ -196,6 +196,17 @@ pub(crate) struct Txn {
     pub(crate) ops: Vec<Op>,
 }
 
+impl Txn {
+    /// Whether a commit that promises durability waits: a transaction that saw and changed nothing waits for nobody.
+    pub(crate) fn waits(&self) -> bool {
+        self.is_durable
+            && self
+                .ops
+                .iter()
+                .any(|op| matches!(op, Op::Read(..) | Op::Scan { .. } | Op::Write(..)))
+    }
+}
+
 /// Kind of view: a look at the database as of one moment.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Viewer {

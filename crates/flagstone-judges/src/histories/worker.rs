@@ -237,6 +237,7 @@ impl<'a> Worker<'a> {
         }
         self.appended = appended(&intent);
         self.replaced = replaced(&intent);
+        let waits = intent.waits();
         self.recorder.intent(intent);
         let committed = draft.commit(durability);
         let ended = self.world.stamp();
@@ -245,8 +246,7 @@ impl<'a> Worker<'a> {
                 self.recorder.ended(id, Outcome::Committed { lsn: Some(lsn) }, ended);
                 self.churn = churn;
                 self.counted += i64::from(counts);
-                // A transaction that saw and changed nothing waits for nobody.
-                if durability != Durability::Deferred && lsn != 0 {
+                if durability != Durability::Deferred && waits {
                     self.durable = self.counted;
                 }
                 Ok(())

@@ -345,8 +345,7 @@ enum Event {
 
 /// Whether the end of a transaction says that all it saw is durable.
 fn waits(txn: &Txn) -> bool {
-    // A transaction that saw and changed nothing waits for nobody.
-    txn.is_durable && !matches!(txn.outcome, Outcome::Aborted | Outcome::Committed { lsn: Some(0) })
+    txn.outcome != Outcome::Aborted && txn.waits()
 }
 
 /// Transactions that are over, in the order of their ends.
