@@ -587,7 +587,7 @@ impl Engine {
     }
 
     /// Whether a leaf that may split with another one is in memory, or can be read without driving out
-    /// the pages that were read for the same job: those pages are the last used of many frames.
+    /// the pages that were read for the same job, the last used of many frames.
     fn may_read_beside(&self, page: LogicalPage) -> bool {
         let frames = (self.planner.held_count() + 1) * FRAMES_A_READ;
         let is_roomy = frames * frame_size(self.payload_size) <= self.frames_max();
