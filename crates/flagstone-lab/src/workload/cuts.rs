@@ -8,6 +8,7 @@ use super::{Acknowledged, Workload};
 use crate::bench::observe::Listener;
 use crate::bench::{BenchError, prepare};
 use crate::event_loop::{EventLoop, Manners};
+use crate::preset;
 use crate::store::{Drivable as _, Store as _};
 use crate::timed::Timed;
 
@@ -35,8 +36,8 @@ pub(crate) struct Cuts {
 }
 
 impl Cuts {
-    fn options(&self, preset: &str) -> Options {
-        Options::preset(preset).expect("the preset exists").with_memory(self.memory)
+    fn options(&self, name: &str) -> Options {
+        preset::options(name).expect("the preset exists").with_memory(self.memory)
     }
 
     /// A loaded chip.
@@ -57,12 +58,12 @@ impl Cuts {
         &self,
         workload: &impl Workload,
         mut image: SimNand,
-        preset: &str,
+        name: &str,
         (after, ending): (u64, Ending),
     ) -> (Acknowledged, SimNand) {
         let operation = image.operation_count() + after;
         image.set_plan(FaultPlan::power_cut(after, operation, ending));
-        let options = self.options(preset);
+        let options = self.options(name);
         let store = Lab::open(Timed::new(image), &options).expect("the cut comes later");
         let tables = prepare::open_tables(&store, workload).expect("the tables are there");
         let (durability, manners) = (options.durability, Manners::default());
@@ -79,7 +80,7 @@ impl Cuts {
                     | EngineError::Poisoned
             ))
         );
-        assert!(is_cut, "{preset}, cut {after}, {ending:?}: {cut:?}");
+        assert!(is_cut, "{name}, cut {after}, {ending:?}: {cut:?}");
         let acknowledged = clients.acknowledged();
         drop(clients);
         (acknowledged, store.into_device().expect("nobody else uses it").into_inner())
@@ -91,16 +92,15 @@ impl Cuts {
 pub(crate) fn verify_cuts(workload: &impl Workload, cuts: &Cuts) {
     let image = cuts.image(workload);
     let mut commits = 0;
-    for preset in ["flagstone", "otf-group"] {
+    for name in ["flagstone", "otf-group"] {
         for (number, ending) in (1..).zip(ENDINGS) {
             let after = number * cuts.operations / ENDINGS.len() as u64;
             let cut = (after, ending);
-            let (acknowledged, mut device) =
-                cuts.run_until_cut(workload, image.clone(), preset, cut);
+            let (acknowledged, mut device) = cuts.run_until_cut(workload, image.clone(), name, cut);
             device.power_cycle();
-            let store = Lab::open(Timed::new(device), &cuts.options(preset));
+            let store = Lab::open(Timed::new(device), &cuts.options(name));
             let verified = store.map(|store| workload.verify(&store, &acknowledged));
-            assert!(matches!(verified, Ok(Ok(()))), "{preset}, {after}, {ending:?}: {verified:?}");
+            assert!(matches!(verified, Ok(Ok(()))), "{name}, {after}, {ending:?}: {verified:?}");
             commits += acknowledged.values().flatten().sum::<u64>();
         }
     }
