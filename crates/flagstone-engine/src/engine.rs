@@ -28,7 +28,7 @@ use crate::lock::{LockTable, Xid};
 use crate::log::{ChainPoint, Flush, LogGeometry, LogWriter};
 use crate::node;
 use crate::options::{Budget, FrameKind, MergeTo, Options};
-use crate::policy::PolicySizes;
+use crate::policy::{PolicySizes, VictimPolicy};
 
 mod access;
 mod admission;
@@ -42,6 +42,7 @@ mod dropped;
 mod journal;
 mod memory_tuner;
 mod merge;
+mod obstacles;
 mod owner;
 mod pool;
 mod reads;
@@ -74,6 +75,7 @@ pub use merge::{
     VictimChoice,
 };
 pub(crate) use merge::{Grouped, InstallJob, Job, PageWrite, WriteJob};
+use obstacles::Obstacles;
 use owner::Owner;
 pub(crate) use owner::{Identity, TableOwner};
 pub use pool::{LEAVES_MIN, Lru};
@@ -319,6 +321,9 @@ pub struct Engine {
     unused_groups: Vec<GroupId>,
     busy: HashSet<LogicalPage>,
     planner: merge::MergePlanner,
+    obstacles: Obstacles,
+    /// Chooses the leaves to merge in place of the planner's window.
+    guest: Option<Box<dyn VictimPolicy>>,
     folding: Option<relocation_merge::Folding>,
     /// Appends that leaves can take.
     append_room: AppendRoom,
@@ -433,7 +438,9 @@ impl Engine {
             unused_pages: Vec::new(),
             unused_groups: Vec::new(),
             busy: HashSet::new(),
-            planner: merge::MergePlanner::new(guests.victim),
+            planner: merge::MergePlanner::default(),
+            obstacles: Obstacles::default(),
+            guest: guests.victim,
             folding: None,
             append_room: AppendRoom::default(),
             installs: VecDeque::new(),
@@ -580,6 +587,11 @@ impl Engine {
         !self.woken.is_empty()
     }
 
+    /// Error of an unreadable page that changes wait for, if there is one.
+    pub(crate) fn unreadable_error(&self) -> Option<EngineError> {
+        self.obstacles.unreadable_error()
+    }
+
     /// Whether the engine became read-only, by a device failure, by wear, or by how it was opened.
     #[must_use]
     pub fn is_poisoned(&self) -> bool {
@@ -606,7 +618,7 @@ impl Engine {
     pub(crate) fn observe(&mut self, view: SpaceView) {
         let has_grown = view.capacity_pages > self.view.capacity_pages;
         if view.taken_pages < self.view.taken_pages || has_grown {
-            self.planner.forget_lacking_pages();
+            self.obstacles.forget_lack();
         }
         self.view = view;
         if self.packed_size > self.view.copies_max() / 2 {
@@ -778,7 +790,7 @@ impl Engine {
     /// operations need, or each side would read again and again the pages that the other has dropped
     /// (rule D7).
     fn frames_min(&self) -> usize {
-        let held = self.planner.held_count();
+        let held = self.pool.held_count();
         let versions = (LEAVES_MIN + held) * size_of::<PageInfo>();
         (frame_count_min(self.height) + held) * frame_size(self.payload_size) + versions
     }
@@ -797,7 +809,7 @@ impl Engine {
     fn forget_page(&mut self, page: LogicalPage) {
         self.pool.remove(page);
         self.mark_stale(page);
-        self.found_again(page);
+        self.obstacles.found_again(page);
     }
 
     fn mark_stale(&mut self, page: LogicalPage) {

@@ -113,14 +113,14 @@ impl Engine {
             let (_, growth) = self.demand_of(xid);
             let admitted = match self.room_missed(xid) {
                 Some(Wait::Memory) => {
-                    self.planner.retry_shrinking();
+                    self.obstacles.retry_shrinking();
                     Err(Stop::Wait(Wait::Memory))
                 }
                 Some(wait) => Err(Stop::Wait(wait)),
                 None => self.admit_growth(growth),
             };
             let is_for_growth = match admitted {
-                Err(Stop::Wait(Wait::Memory)) => self.is_out_of_pages(),
+                Err(Stop::Wait(Wait::Memory)) => self.obstacles.is_out_of_pages(),
                 Err(Stop::Error(EngineError::Full)) => true,
                 _ => false,
             };
@@ -169,7 +169,7 @@ impl Engine {
     /// that page: where the commit waited in vain for these changes to make way, the unreadable page is
     /// the reason, and deleting would not help.
     pub(crate) fn why_full(&self, xid: Xid) -> EngineError {
-        let unread = self.room_missed(xid).and_then(|_| self.unreadable_error());
+        let unread = self.room_missed(xid).and_then(|_| self.obstacles.unreadable_error());
         unread.unwrap_or_else(|| self.refusal(xid, self.fullness()))
     }
 
@@ -265,7 +265,7 @@ impl Engine {
     /// Waits as long as merging may tell real growth from replaced values, or give pages back: leaves
     /// that found no page may fit their own again since something shrank.
     pub(super) fn settle_growth(&mut self) -> Step<()> {
-        self.planner.retry_shrinking();
+        self.obstacles.retry_shrinking();
         self.growth.is_reclaiming = self.may_settle();
         if self.growth.is_reclaiming { Err(Stop::Wait(Wait::Memory)) } else { Ok(()) }
     }
@@ -318,7 +318,8 @@ impl Engine {
 
     /// Whether merging, or an earlier merge, may still give pages back.
     fn may_settle(&self) -> bool {
-        let may_merge = self.has_deltas() && self.growth.is_open && !self.is_out_of_pages();
+        let may_merge =
+            self.has_deltas() && self.growth.is_open && !self.obstacles.is_out_of_pages();
         may_merge || self.has_release() || self.has_installs()
     }
 
@@ -329,10 +330,12 @@ impl Engine {
     fn deltas_limit(&self, xid: Xid) -> usize {
         let hard = self.limits.deltas_hard;
         match self.transactions.get(&xid) {
-            Some(own) if self.is_out_of_pages() && !own.has_put => {
+            Some(own) if self.obstacles.is_out_of_pages() && !own.has_put => {
                 hard.max(self.limits.deltas_copied)
             }
-            Some(own) if self.is_out_of_pages() && own.growth == 0 => hard + hard / DELETE_SHARE,
+            Some(own) if self.obstacles.is_out_of_pages() && own.growth == 0 => {
+                hard + hard / DELETE_SHARE
+            }
             _ => hard,
         }
     }

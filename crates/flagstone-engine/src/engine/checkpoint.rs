@@ -395,7 +395,7 @@ impl Engine {
     /// bring back more than the log has room to copy.
     pub(super) fn goes_before_merges(&self) -> bool {
         let may_overfill =
-            !self.runs.is_empty() && (self.is_out_of_pages() || self.is_log_filling());
+            !self.runs.is_empty() && (self.obstacles.is_out_of_pages() || self.is_log_filling());
         self.cycle.goes_first || may_overfill && self.must_checkpoint()
     }
 
@@ -557,7 +557,7 @@ impl Engine {
             Some(high) => high,
             None => {
                 let place = self.place_of(table, &key)?;
-                if !self.planner.passes_over(place.page) {
+                if !self.obstacles.passes_over(place.page) {
                     let job = self.merge_at(table, key)?;
                     if job.is_none() && self.has_installs() {
                         // A split of this tree comes first, as soon as its record is durable.

@@ -475,7 +475,7 @@ impl Engine {
         let pages = 1 + own / self.payload_size;
         let is_possible = table != CATALOG
             && !self.busy.contains(&place.page)
-            && !self.planner.passes_over(place.page)
+            && !self.obstacles.passes_over(place.page)
             && self.may_claim(xid, self.claimed_page_count() + pages);
         if !is_possible || self.options.techniques.commit != CommitBy::Auto {
             return Ok(f64::from(u8::from(is_possible)));
@@ -713,7 +713,7 @@ impl Engine {
 
     fn cancel_claim(&mut self) {
         if let Some(xid) = self.drop_claim() {
-            self.abort(xid);
+            self.forget(xid);
         }
     }
 

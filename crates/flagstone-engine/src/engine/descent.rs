@@ -258,7 +258,7 @@ impl Engine {
             // it replaces.
             return Ok(());
         }
-        self.found_again(page);
+        self.obstacles.found_again(page);
         if level == 0 {
             self.meet_base(page, info.lsn, &image);
             self.place(page, info.lsn, image, Class::Leaf);
@@ -286,9 +286,9 @@ impl Engine {
         if class == Class::Inner {
             self.note_level(NodeView::trusted(&image).level());
         }
-        self.keep_held();
+        self.pool.keep_held();
         let is_background = self.pool.is_background();
-        self.pool.set_background(is_background || self.is_held(page));
+        self.pool.set_background(is_background || self.pool.is_held(page));
         let index = self.pool.insert(page, lsn, image, class);
         self.pool.set_background(is_background);
         if class == Class::Leaf {

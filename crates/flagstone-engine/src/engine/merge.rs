@@ -24,7 +24,7 @@
 //! each page written is taken: the biggest group of a window, without any state a leaf, and bounded work a
 //! choice.
 
-use std::collections::{BTreeMap, VecDeque};
+use std::collections::VecDeque;
 
 use flagstone_space::{Cause, GroupId, LogicalPage, Lsn, PageInfo, PinId};
 
@@ -42,12 +42,10 @@ use crate::error::EngineError;
 use crate::lock::Xid;
 use crate::log;
 use crate::node::{Built, NodeView};
-use crate::policy::VictimPolicy;
 pub(super) use choose::grown_by;
 pub use guest::{
     Change, Chosen, Extent, LeafPlace, MergeSearch, MergeView, Siblings, VictimChoice,
 };
-use hashbrown::HashSet;
 
 mod choose;
 mod guest;
@@ -332,32 +330,16 @@ pub(crate) struct MergePlanner {
     freed_average: usize,
     /// The search under way.
     search: Search,
-    /// Pages read for the next job: they stay in memory until the job is prepared (rule D7).
-    held: Vec<LogicalPage>,
-    /// Leaves that must split and found no pages for the split.
-    lacking_pages: HashSet<LogicalPage>,
-    /// Pages that cannot be read, each with its error: nothing below them is merged.
-    unreadable: BTreeMap<LogicalPage, EngineError>,
     /// The leaf that the last merge found no page for.
     short: Option<LogicalPage>,
-    /// Leaves split one by one: there was no room for several.
-    is_short_of_room: bool,
-    /// Only leaves that lack pages are left to merge.
-    is_out_of_pages: bool,
-    /// A commit made leaves shrink: leaves that lacked pages may fit again.
-    may_fit: bool,
     /// A batch of merges is under way.
     is_in_batch: bool,
     /// A merge began that a longer log would have put off.
     wants_log: bool,
     /// Searches in a row without a leaf to merge, although no job was under way.
     empty_searches: u32,
-    /// Why transactions cannot spill.
-    no_spill: Option<EngineError>,
     /// A merge waits for the reshapes under way.
     awaits_installs: bool,
-    /// Chooses leaves in place of the window.
-    guest: Option<Box<dyn VictimPolicy>>,
 }
 
 /// A search for a victim, as far as it has come. The search is kept while a page is read for it: the
@@ -371,16 +353,6 @@ struct Search {
 }
 
 impl MergePlanner {
-    /// A planner whose leaves are chosen by `guest`, or by its own window.
-    pub(super) fn new(guest: Option<Box<dyn VictimPolicy>>) -> Self {
-        Self { guest, ..Self::default() }
-    }
-
-    /// Largest memory that the guest has taken so far.
-    pub(super) fn guest_bytes_peak(&self) -> usize {
-        self.guest.as_ref().map_or(0, |guest| guest.bytes_peak())
-    }
-
     /// The search goes on at a key of the same tree, or with the next tree.
     fn pass_to(&mut self, next: Option<Vec<u8>>) {
         self.tree += usize::from(next.is_none());
@@ -390,69 +362,6 @@ impl MergePlanner {
     /// Where the search goes on: a tree and a key.
     pub(super) fn place(&self) -> (Table, &[u8]) {
         (Table::of(self.tree as u32), &self.key)
-    }
-
-    /// Pages that were read for the next job.
-    pub(super) fn held_count(&self) -> usize {
-        self.held.len()
-    }
-
-    /// The search for a job came to `next`: pages that were read for the job stay until it is found.
-    fn hold_for<T>(&mut self, next: &Step<T>) {
-        match next {
-            Err(Stop::Miss(Fetch::Page(page, _) | Fetch::Grouped(_, page))) => {
-                if !self.held.contains(page) {
-                    self.held.push(*page);
-                }
-            }
-            Err(Stop::Wait(_)) => {}
-            _ => self.held.clear(),
-        }
-    }
-
-    /// A page that was read for the next job is needed no more.
-    pub(super) fn let_go(&mut self, page: LogicalPage) {
-        self.held.retain(|held| *held != page);
-    }
-
-    /// Whether the leaf `page` found no pages for its split, or cannot be read.
-    pub(super) fn passes_over(&self, page: LogicalPage) -> bool {
-        self.lacking_pages.contains(&page) || self.unreadable.contains_key(&page)
-    }
-
-    /// Whether there are any such leaves.
-    fn passes_over_any(&self) -> bool {
-        !self.lacking_pages.is_empty() || !self.unreadable.is_empty()
-    }
-
-    /// A commit makes leaves shrink.
-    pub(super) fn note_shrinking(&mut self) {
-        self.may_fit = true;
-    }
-
-    /// Memory is full, and only leaves that lack pages are left: if changes make leaves shrink, they
-    /// fit again (rule D7).
-    pub(super) fn retry_shrinking(&mut self) {
-        if self.is_out_of_pages && std::mem::take(&mut self.may_fit) {
-            self.forget_lacking_pages();
-        }
-    }
-
-    /// Something shrank: every leaf may be tried again.
-    pub(super) fn forget_lacking_pages(&mut self) {
-        self.lacking_pages.clear();
-        (self.is_out_of_pages, self.is_short_of_room) = (false, false);
-        self.no_spill = None;
-    }
-
-    /// A transaction's spilled changes are given up, or committed.
-    pub(super) fn allow_spilling(&mut self) {
-        self.no_spill = None;
-    }
-
-    /// Transactions stay in memory until something shrinks; false when they do already.
-    pub(super) fn stop_spilling(&mut self, why: EngineError) -> bool {
-        self.no_spill.replace(why).is_none()
     }
 }
 
@@ -539,8 +448,19 @@ impl Engine {
         self.pool.set_background(true);
         let next = self.search_job();
         self.pool.set_background(false);
-        self.planner.hold_for(&next);
+        self.hold_for(&next);
         next
+    }
+
+    /// The search for a job came to `next`: pages that were read for the job stay until it is found.
+    fn hold_for<T>(&mut self, next: &Step<T>) {
+        match next {
+            Err(Stop::Miss(Fetch::Page(page, _) | Fetch::Grouped(_, page))) => {
+                self.pool.hold(*page)
+            }
+            Err(Stop::Wait(_)) => {}
+            _ => self.pool.let_all_go(),
+        }
     }
 
     fn search_job(&mut self) -> Step<Option<Job>> {
@@ -636,7 +556,7 @@ impl Engine {
                 let waited = job.waited();
                 let each = |pages: usize| pages as f64 / waited.len() as f64;
                 let pages_again = each(job.pages_again());
-                let pages_read = each(self.planner.held_count());
+                let pages_read = each(self.pool.held_count());
                 for (before, upto) in &waited {
                     let age = log::distance(*before, *upto);
                     self.tuner.merged(MergeCost { pages_again, pages_read, age });
@@ -666,18 +586,13 @@ impl Engine {
     }
 
     fn must_spill(&self) -> bool {
-        self.uncommitted_size > self.limits.uncommitted && self.planner.no_spill.is_none()
-    }
-
-    /// Why transactions cannot grow before something shrinks, if they cannot.
-    pub(super) fn no_spill(&self) -> Option<&EngineError> {
-        self.planner.no_spill.as_ref()
+        self.uncommitted_size > self.limits.uncommitted && self.obstacles.no_spill().is_none()
     }
 
     fn must_merge(&self) -> bool {
-        let guest = self.planner.guest.as_ref();
+        let guest = self.guest.as_ref();
         let is_wanted = self.is_short() || guest.is_some_and(|guest| guest.has_due());
-        is_wanted && self.has_deltas() && !self.is_out_of_pages()
+        is_wanted && self.has_deltas() && !self.obstacles.is_out_of_pages()
     }
 
     /// Whether deltas take more memory than they may, and merges can help.
@@ -690,7 +605,7 @@ impl Engine {
         self.deltas_staying() > self.merges_above()
             || self.planner.is_in_batch && !self.is_closing()
             || self.growth.is_reclaiming()
-            || self.planner.guest.as_ref().is_some_and(|guest| guest.is_under_way())
+            || self.guest.as_ref().is_some_and(|guest| guest.is_under_way())
             || self.pool.is_dry(self.frames_max())
     }
 
@@ -702,7 +617,7 @@ impl Engine {
         let (total, soft) = (self.deltas_staying(), self.merges_above());
         let batch = (soft as f64 * self.options.techniques.merge_batch) as usize;
         let is_worth =
-            batch >= BATCH_LEAVES_MIN * self.payload_size && self.planner.lacking_pages.is_empty();
+            batch >= BATCH_LEAVES_MIN * self.payload_size && !self.obstacles.lacks_pages();
         let goes_on = is_worth && self.planner.is_in_batch && total > soft - batch;
         self.planner.wants_log |= total > soft && self.limits.is_log_short;
         self.planner.is_in_batch = total > soft || goes_on;
@@ -723,20 +638,15 @@ impl Engine {
         }
     }
 
-    /// Whether no leaf can be merged before something shrinks (rule D7).
-    pub(super) fn is_out_of_pages(&self) -> bool {
-        self.planner.is_out_of_pages
-    }
-
     /// There are no pages for the job that asked for them; false when the job cannot be put off.
     pub(crate) fn go_without_pages(&mut self) -> bool {
         match self.planner.short.take() {
             Some(page) => {
                 self.planner.target = None;
-                self.planner.lacking_pages.insert(page)
+                self.obstacles.note_lack(page)
             }
             None if self.claim_cannot_go_on() => true,
-            None => self.planner.stop_spilling(EngineError::Full),
+            None => self.obstacles.stop_spilling(EngineError::Full),
         }
     }
 
@@ -747,24 +657,12 @@ impl Engine {
         if self.claim_cannot_go_on() {
             return true;
         }
-        let is_new = self.planner.unreadable.insert(page, error.clone()).is_none();
+        let is_new = self.obstacles.note_unreadable(page, error);
         let target = self.planner.target.take();
         let place = target.map(|target| self.place_of(target.table, &target.key));
         // A neighbour's merge may have wanted the page.
         let Some(Ok(at)) = place else { return is_new };
-        is_new || self.planner.unreadable.insert(at.page, error.clone()).is_none()
-    }
-
-    /// Error of an unreadable page that changes wait for, if there is one.
-    pub(crate) fn unreadable_error(&self) -> Option<EngineError> {
-        self.planner.unreadable.values().next().cloned()
-    }
-
-    /// A page has been read, or has another owner.
-    pub(super) fn found_again(&mut self, page: LogicalPage) {
-        if !self.planner.unreadable.is_empty() {
-            self.planner.unreadable.remove(&page);
-        }
+        is_new || self.obstacles.note_unreadable(at.page, error)
     }
 
     /// Key at which the next keys begin behind a page that cannot be read, on the way to the leaf of
@@ -773,7 +671,7 @@ impl Engine {
         let mut page = self.trees.get(table.id as usize)?.root?;
         let mut high = None;
         for _ in 0..=self.height {
-            if self.planner.unreadable.contains_key(&page) {
+            if self.obstacles.is_unreadable(page) {
                 return Some(high);
             }
             let view = NodeView::trusted(&self.pool.frame(self.pool.peek(page)?).image);

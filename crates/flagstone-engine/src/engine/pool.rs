@@ -124,7 +124,9 @@ pub(crate) struct Pool {
     /// Leaves that operations asked for.
     pub(crate) references: References,
     is_background: bool,
-    /// Leaves among the frames that were to be kept last: they stay beside the last few.
+    /// Pages read for the next job: they stay in memory until the job is prepared (rule D7).
+    held: Vec<LogicalPage>,
+    /// Leaves among their frames: they stay beside the last few.
     kept_leaves: usize,
     /// Leaves found by readers that change nothing, in steps of [`SHARED_READS`].
     shared_hits: AtomicU64,
@@ -159,6 +161,7 @@ impl Pool {
             misses: 0,
             references: References::default(),
             is_background: false,
+            held: Vec::new(),
             kept_leaves: 0,
             shared_hits: AtomicU64::new(0),
             shared_misses: AtomicU64::new(0),
@@ -397,17 +400,46 @@ impl Pool {
         self.orders[0].bytes_peak()
     }
 
-    /// The frames of these pages, in memory or about to come, stay until the next call: they count as
+    /// A page is read for the next job.
+    pub(crate) fn hold(&mut self, page: LogicalPage) {
+        if !self.is_held(page) {
+            self.held.push(page);
+        }
+    }
+
+    /// Whether a page was read for the next job.
+    pub(crate) fn is_held(&self, page: LogicalPage) -> bool {
+        self.held.contains(&page)
+    }
+
+    /// Pages that were read for the next job.
+    pub(crate) fn held_count(&self) -> usize {
+        self.held.len()
+    }
+
+    /// The next job does not need a page any more.
+    pub(crate) fn let_go(&mut self, page: LogicalPage) {
+        self.held.retain(|held| *held != page);
+    }
+
+    /// The next job has all that it needs, or does not need it any more.
+    pub(crate) fn let_all_go(&mut self) {
+        self.held.clear();
+    }
+
+    /// The frames of the pages held, in memory or about to come, stay until the next call: they count as
     /// used last, or are passed over where background work moves nothing.
-    pub(crate) fn keep(&mut self, pages: &[LogicalPage]) {
+    pub(crate) fn keep_held(&mut self) {
         let was_background = std::mem::replace(&mut self.is_background, true);
+        let held = std::mem::take(&mut self.held);
         self.orders[0].set_background(true);
-        self.orders[0].keep_only(pages);
+        self.orders[0].keep_only(&held);
         self.kept_leaves = 0;
-        for page in pages {
+        for page in &held {
             let kept = self.get(*page).map(|index| self.frame(index).class);
             self.kept_leaves += usize::from(kept == Some(Class::Leaf));
         }
+        self.held = held;
         self.set_background(was_background);
     }
 
@@ -475,7 +507,8 @@ mod tests {
         (10..18).for_each(|number| page_of(&mut pool, number, Class::Inner));
         let bytes_max = pool.bytes();
         for number in [4, 5] {
-            pool.keep(&kept);
+            kept.iter().for_each(|page| pool.hold(*page));
+            pool.keep_held();
             page_of(&mut pool, number, Class::Leaf);
             assert_eq!(pool.shrink(bytes_max), None);
         }

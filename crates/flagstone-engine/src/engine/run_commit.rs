@@ -210,7 +210,7 @@ impl Engine {
     /// that makes no room.
     pub(super) fn hurry_runs(&mut self) -> bool {
         self.ask_for_runs();
-        let is_loading = !self.runs.is_empty() && !self.is_out_of_pages();
+        let is_loading = !self.runs.is_empty() && !self.obstacles.is_out_of_pages();
         let is_loaded = self.runs.loaded_pages() > 0;
         if is_loaded && !self.is_checkpointing() {
             self.want_checkpoint();
@@ -256,7 +256,7 @@ impl Engine {
             let own = self.transactions.get(&xid);
             match own {
                 Some(own) if own.is_spilling => return Ok(Next::Idle),
-                Some(own) if !own.writes.is_empty() && self.no_spill().is_none() => {
+                Some(own) if !own.writes.is_empty() && self.obstacles.no_spill().is_none() => {
                     if let Some(job) = self.plan_spill(xid)? {
                         return Ok(Next::Job(Job::Spill(job)));
                     }

@@ -572,7 +572,7 @@ impl Engine {
         }
         let frame = self.run_frame(group, page)?;
         self.pool.remove(page);
-        self.planner.let_go(page);
+        self.pool.let_go(page);
         let loading = self.runs.loading(number, part);
         let mut dropped = DroppedRefs::new();
         for entry in entries(&frame).ok_or(fault(page))? {
@@ -666,7 +666,7 @@ impl Engine {
                 return Ok(None);
             }
             Err(Stop::Error(why)) if !self.transaction(xid)?.is_bulk => {
-                self.planner.stop_spilling(why);
+                self.obstacles.stop_spilling(why);
                 return Ok(None);
             }
             Err(_) => return Ok(None),

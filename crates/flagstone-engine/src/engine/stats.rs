@@ -112,7 +112,8 @@ impl Engine {
                 bases: self.pool.bytes_peak(),
                 deltas: self.deltas_size_peak,
                 both: self.memory_peak,
-                groups: self.planner.guest_bytes_peak() + self.pool.order_bytes_peak(),
+                groups: self.guest.as_ref().map_or(0, |guest| guest.bytes_peak())
+                    + self.pool.order_bytes_peak(),
                 mapping: self.view.mapping_bytes,
             },
         }

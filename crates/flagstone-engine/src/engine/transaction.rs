@@ -307,9 +307,13 @@ impl Engine {
 
     /// Aborts: the changes are forgotten, nothing is written.
     pub fn abort(&mut self, xid: Xid) {
-        if self.abandon_claim(xid) {
-            return;
+        if !self.abandon_claim(xid) {
+            self.forget(xid);
         }
+    }
+
+    /// Ends a transaction, if it has not ended, without commit.
+    pub(super) fn forget(&mut self, xid: Xid) {
         if let Some(transaction) = self.transactions.get(&xid) {
             if transaction.doom.is_none() {
                 self.counts.aborts += 1;
@@ -350,7 +354,7 @@ impl Engine {
         let growth = transaction.growth_at_most(self.payload_size);
         self.growth.committed(growth);
         if growth == 0 {
-            self.planner.note_shrinking();
+            self.obstacles.note_shrinking();
         }
         self.drop_refs(transaction.dropped.clone(), lsn);
     }
@@ -380,7 +384,7 @@ impl Engine {
     pub(super) fn take_back(&mut self, pages: impl Iterator<Item = LogicalPage>) {
         for page in pages {
             // Leaves that found no pages for a split may find some now.
-            self.planner.forget_lacking_pages();
+            self.obstacles.forget_lack();
             // The number will have another owner: no trace of this one may be found under it.
             self.forget_page(page);
             self.unused_pages.push(page);
@@ -388,7 +392,7 @@ impl Engine {
     }
 
     pub(super) fn release(&mut self, xid: Xid) {
-        self.planner.allow_spilling();
+        self.obstacles.allow_spilling();
         let woken = self.locks.release_all(xid);
         self.woken.extend(woken);
     }
@@ -479,7 +483,7 @@ impl Engine {
             self.frames_exceed()
         };
         let is_large = self.uncommitted_size > self.limits.uncommitted;
-        if let Some(why) = self.no_spill().filter(|_| is_large) {
+        if let Some(why) = self.obstacles.no_spill().filter(|_| is_large) {
             let why = why.clone();
             // A transaction that is small beside the others goes on all the same, and may make room.
             let share = self.limits.uncommitted / self.transactions.len().max(1);

@@ -27,9 +27,9 @@ impl Engine {
                     if self.is_at_rest() {
                         self.note_empty_search();
                     }
-                    self.planner.is_out_of_pages = self.is_short()
-                        && !self.planner.lacking_pages.is_empty()
-                        && self.is_at_rest();
+                    let is_out =
+                        self.is_short() && self.obstacles.lacks_pages() && self.is_at_rest();
+                    self.obstacles.note_search(is_out);
                     self.await_installs();
                     return Ok(None);
                 }
@@ -140,8 +140,9 @@ impl Engine {
                 continue;
             };
             let place = self.place_of(table, &key)?;
-            self.planner.held.clear();
-            let is_free = !self.busy.contains(&place.page) && !self.planner.passes_over(place.page);
+            self.pool.let_all_go();
+            let is_free =
+                !self.busy.contains(&place.page) && !self.obstacles.passes_over(place.page);
             let range = KeyRange { low: &place.low, high: place.high.as_deref() };
             let is_due = self.tree(table)?.deltas.has_upto(range, self.merge_lsn());
             self.planner.pass_to(place.high);
@@ -173,7 +174,7 @@ impl Engine {
     fn search_window(&mut self) -> Step<()> {
         let table = Table::of(self.planner.tree as u32);
         let (found, next) = self.best_below(table)?;
-        self.planner.held.clear();
+        self.pool.let_all_go();
         let search = &mut self.planner.search;
         search.window_count += 1;
         let mut found = found.into_iter();
@@ -188,16 +189,6 @@ impl Engine {
         search.tree_count += usize::from(next.is_none());
         self.planner.pass_to(next);
         Ok(())
-    }
-
-    /// Pages read for the next job stay.
-    pub(in crate::engine) fn keep_held(&mut self) {
-        self.pool.keep(&self.planner.held);
-    }
-
-    /// Whether a page was read for the next job.
-    pub(in crate::engine) fn is_held(&self, page: LogicalPage) -> bool {
-        self.planner.held.contains(&page)
     }
 
     /// Moves the hand to a tree that has deltas; false when no tree has.
@@ -227,7 +218,7 @@ impl Engine {
         let deltas = &self.tree(table)?.deltas;
         let next = view.high().map(<[u8]>::to_vec);
         if view.is_leaf() {
-            if self.planner.passes_over(frame.page) {
+            if self.obstacles.passes_over(frame.page) {
                 return Ok((Vec::new(), next));
             }
             let totals = deltas.range_totals(KeyRange::ALL, durable);
@@ -235,8 +226,9 @@ impl Engine {
             return Ok(((score > 0).then(|| (score, Vec::new())).into_iter().collect(), next));
         }
         let tally = Tally::of(&view, deltas, durable);
-        let is_any_busy = !self.busy.is_empty() || self.planner.passes_over_any();
-        let busy = |page: &LogicalPage| self.busy.contains(page) || self.planner.passes_over(*page);
+        let is_any_busy = !self.busy.is_empty() || self.obstacles.passes_over_any();
+        let busy =
+            |page: &LogicalPage| self.busy.contains(page) || self.obstacles.passes_over(*page);
         let is_busy = |child| is_any_busy && view.child(child).as_ref().is_some_and(busy);
         let best = tally.best(1 + self.beside_max(), is_busy).into_iter();
         let best = best.map(|(child, bytes)| (self.score(bytes), view.separator(child)));

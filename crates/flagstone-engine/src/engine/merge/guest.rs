@@ -226,7 +226,7 @@ impl<'a> MergeView<'a> {
     /// Whether a leaf is free for a merge: no job uses it, and it found pages for its last split.
     #[must_use]
     pub fn is_free(&self, page: LogicalPage) -> bool {
-        !self.engine.busy.contains(&page) && !self.engine.planner.passes_over(page)
+        !self.engine.busy.contains(&page) && !self.engine.obstacles.passes_over(page)
     }
 
     /// Whether a range has deltas that a merge may take now: durable ones.
@@ -306,7 +306,7 @@ impl MergeSearch<'_> {
     pub fn used_bytes(&mut self, table: Table, key: &[u8]) -> Step<usize> {
         let index = self.engine.leaf_for(table, Seek::At(key))?;
         let used = NodeView::trusted(&self.engine.pool.frame(index).image).used_bytes();
-        self.engine.planner.held.clear();
+        self.engine.pool.let_all_go();
         Ok(used)
     }
 }
@@ -328,9 +328,9 @@ pub(super) fn growth_by(key: &[u8], op: Op<'_>) -> i64 {
 impl Engine {
     /// Tells the guest, if there is one.
     fn tell_guest(&mut self, tell: impl FnOnce(&mut dyn VictimPolicy, &MergeView<'_>)) {
-        if let Some(mut guest) = self.planner.guest.take() {
+        if let Some(mut guest) = self.guest.take() {
             tell(&mut *guest, &MergeView { engine: self });
-            self.planner.guest = Some(guest);
+            self.guest = Some(guest);
         }
     }
 
@@ -361,14 +361,14 @@ impl Engine {
 
     /// A query met the leaf of `key`.
     pub(in crate::engine) fn tell_query(&mut self, table: Table, key: &[u8]) {
-        if let Some(guest) = &mut self.planner.guest {
+        if let Some(guest) = &mut self.guest {
             guest.leaf_used(table, key);
         }
     }
 
     /// The base of a leaf is in a frame.
     pub(in crate::engine) fn tell_base(&mut self, index: FrameIndex) {
-        if let Some(guest) = &mut self.planner.guest {
+        if let Some(guest) = &mut self.guest {
             let frame = self.pool.frame(index);
             guest.base_came(frame.page, NodeView::trusted(&frame.image).used_bytes());
         }
@@ -376,7 +376,7 @@ impl Engine {
 
     /// Whether changes wait for the leaf of `key`: no more than inner nodes are read.
     pub(in crate::engine) fn has_waiting(&mut self, table: Table, key: &[u8]) -> Step<bool> {
-        if self.planner.guest.as_ref().is_some_and(|guest| guest.knows(table, key)) {
+        if self.guest.as_ref().is_some_and(|guest| guest.knows(table, key)) {
             return Ok(true);
         }
         let index = self.node_for(table, Seek::At(key), 1)?;
@@ -395,9 +395,9 @@ impl Engine {
 
     /// Asks the guest for a leaf; the window's turn where there is no guest.
     pub(super) fn ask_guest(&mut self) -> Step<GuestAnswer> {
-        let Some(mut guest) = self.planner.guest.take() else { return Ok(GuestAnswer::Window) };
+        let Some(mut guest) = self.guest.take() else { return Ok(GuestAnswer::Window) };
         let choice = guest.choose(&mut MergeSearch { engine: self });
-        self.planner.guest = Some(guest);
+        self.guest = Some(guest);
         Ok(match choice? {
             VictimChoice::None => GuestAnswer::None,
             VictimChoice::Window => GuestAnswer::Window,

@@ -133,7 +133,9 @@ impl Engine {
             }
             self.unused_pages.extend(&reshape.taken);
             is_split = reshape.leaves_split() > 1;
-            self.planner.is_short_of_room |= is_split;
+            if is_split {
+                self.obstacles.split_singly();
+            }
         }
         if let Some(tree) = table.and_then(|table| self.trees.get_mut(table.id as usize)) {
             tree.reshaping.end();

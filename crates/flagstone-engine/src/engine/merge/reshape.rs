@@ -164,7 +164,7 @@ impl Engine {
     }
 
     fn may_split_several(&self, table: Table) -> Step<bool> {
-        let is_free = !self.planner.is_short_of_room && !self.growth.is_reclaiming();
+        let is_free = !self.obstacles.are_splits_single() && !self.growth.is_reclaiming();
         let may_split = self.tree(table)?.reshaping != Reshaping::Alone;
         Ok(is_free && !self.merges_to_frames() && may_split)
     }
@@ -196,7 +196,7 @@ impl Engine {
             return Ok(None);
         }
         let page = view.child_for(key).map(|(_, page)| page);
-        Ok(page.filter(|page| !self.busy.contains(page) && !self.planner.passes_over(*page)))
+        Ok(page.filter(|page| !self.busy.contains(page) && !self.obstacles.passes_over(*page)))
     }
 
     /// Plan of the merge of the leaf of `key`, if the merge takes several pages.
@@ -259,7 +259,9 @@ impl Engine {
         let (table, Neighbour { page: other, is_right, separator }) = (plan.table, neighbour);
         let (left_page, right_page) =
             if is_right { (plan.page, other) } else { (other, plan.page) };
-        if self.busy.contains(&other) || self.planner.passes_over(other) || self.reads_enough(other)
+        if self.busy.contains(&other)
+            || self.obstacles.passes_over(other)
+            || self.reads_enough(other)
         {
             return Ok(None);
         }
@@ -564,7 +566,7 @@ impl Engine {
         let separator = view.separator(right);
         let other_place = if is_left { right } else { place - 1 };
         let other_key = view.separator(other_place);
-        let passes = |other| self.planner.passes_over(other) || self.reads_enough(other);
+        let passes = |other| self.obstacles.passes_over(other) || self.reads_enough(other);
         if view.child(other_place).is_none_or(passes) {
             return Ok(None);
         }
@@ -589,14 +591,14 @@ impl Engine {
     /// Whether a leaf that may split with another one is in memory, or can be read without driving out
     /// the pages that were read for the same job, the last used of many frames.
     fn may_read_beside(&self, page: LogicalPage) -> bool {
-        let frames = (self.planner.held_count() + 1) * FRAMES_A_READ;
+        let frames = (self.pool.held_count() + 1) * FRAMES_A_READ;
         let is_roomy = frames * frame_size(self.payload_size) <= self.frames_max();
         self.pool.peek(page).is_some() || is_roomy && !self.reads_enough(page)
     }
 
     /// Whether the read of a page would be one too many for this merge.
     fn reads_enough(&self, page: LogicalPage) -> bool {
-        self.planner.held_count() >= READS_MAX && self.pool.peek(page).is_none()
+        self.pool.held_count() >= READS_MAX && self.pool.peek(page).is_none()
     }
 
     /// Asks for all pages of a level at once: a climb that stops begins again from its start.

@@ -126,7 +126,7 @@ fn leaves_that_find_no_room_together_split_one_by_one() {
         drop(engine);
         let mut pieces = 0;
         let is_done = |runtime: &Runtime<SimNand>| match is_full {
-            true => runtime.engine().planner.is_short_of_room,
+            true => runtime.engine().obstacles.are_splits_single(),
             false => runtime.engine().counts.split_together > 0,
         };
         while !is_done(runtime) {
