@@ -17,6 +17,7 @@
 //! - **E5** A poisoned engine appends nothing to the log and hands out no job (rule D8).
 
 use std::collections::VecDeque;
+use std::ops::{Deref, DerefMut};
 
 use flagstone_space::{AppendRoom, GroupId, GroupSpan, LogicalPage, Lsn, PageInfo, PinId};
 use hashbrown::{HashMap, HashSet};
@@ -256,9 +257,9 @@ struct Limits {
     is_log_short: bool,
 }
 
-/// All state above the space floor. See the module's head.
+/// Floor 1, the store: what is committed, how it is read, and how much room is left.
 #[derive(Debug)]
-pub struct Engine {
+pub struct Store {
     /// Owner of the handles that the engine gives out.
     owner: Owner,
     /// Tells the database from all others.
@@ -271,9 +272,6 @@ pub struct Engine {
     tuner: MemoryTuner,
     /// Levels of the tallest tree that was seen.
     height: usize,
-    transactions: HashMap<Xid, Transaction>,
-    locks: LockTable,
-    woken: Vec<Xid>,
     log: LogWriter,
     /// Newest commit record in the log, durable or not.
     committed: Lsn,
@@ -282,8 +280,6 @@ pub struct Engine {
     /// Commits up to here are waited for too, but their flush may wait for more commits.
     group_commit_lsn: Lsn,
     flush_in_flight: Option<FlushPoint>,
-    /// Where the chain of durable fragments ends.
-    durable_chain: ChainPoint,
     /// Restart may have to forget the changes that it put back above this LSN.
     replay_cutoff: Option<Lsn>,
     /// Restart is putting commits back, up to this one so far: no image may claim to be complete
@@ -291,10 +287,6 @@ pub struct Engine {
     replaying: Option<Lsn>,
     /// The log is read, and no transaction was let in yet.
     is_opening: bool,
-    /// Numbers that no page gets while restart puts commits back.
-    held_numbers: Vec<LogicalPage>,
-    /// Group and pages of the claim whose marker was replayed last: the next record commits it.
-    replayed_claim: Option<(GroupId, Vec<GroupSpan>)>,
     /// The last record that frees page numbers, among the records that a restart would find in the log.
     freed_lsn: Lsn,
     /// Deltas up to here were put back by restart and may be older than their base.
@@ -320,21 +312,15 @@ pub struct Engine {
     unused_pages: Vec<LogicalPage>,
     unused_groups: Vec<GroupId>,
     busy: HashSet<LogicalPage>,
-    planner: merge::MergePlanner,
     obstacles: Obstacles,
     /// Chooses the leaves to merge in place of the planner's window.
     guest: Option<Box<dyn VictimPolicy>>,
-    folding: Option<relocation_merge::Folding>,
-    /// Appends that leaves can take.
-    append_room: AppendRoom,
     installs: VecDeque<InstallJob>,
     /// Groups whose pages are written and not durable, in the order of their writes.
     unsynced: VecDeque<Grouped>,
     trims: value::Trims,
-    drops: dropped::Drops,
     runs: spill::Runs,
     run_commit: run_commit::RunCommits,
-    claim: Option<claim::Claim>,
     /// Leaves that become several when their waiting changes are merged: a claim left them alone.
     must_split: HashSet<LogicalPage>,
     commit_costs: CommitCosts,
@@ -347,8 +333,81 @@ pub struct Engine {
     /// Images in memory hold changes that a failure took back.
     has_torn_images: bool,
     counts: Counts,
-    scratch: Vec<u8>,
     pub(crate) bugs: Bugs,
+}
+
+/// Floor 2, the transactions: their private changes, their locks, and the one that is being committed
+/// with its leaves.
+#[derive(Debug)]
+pub struct Transactions {
+    store: Store,
+    transactions: HashMap<Xid, Transaction>,
+    locks: LockTable,
+    woken: Vec<Xid>,
+    claim: Option<claim::Claim>,
+    drops: dropped::Drops,
+    scratch: Vec<u8>,
+}
+
+/// Floor 3, the merges: which leaf's deltas meet their base next, and how the result becomes current.
+#[derive(Debug)]
+pub struct Merges {
+    txns: Transactions,
+    planner: merge::MergePlanner,
+    folding: Option<relocation_merge::Folding>,
+    /// Appends that leaves can take.
+    append_room: AppendRoom,
+}
+
+/// Floor 4, the commits: admission, and the three ways to flash: by the log, by leaves, by a run.
+#[derive(Debug)]
+pub struct Commits {
+    merges: Merges,
+}
+
+/// Floor 5, recovery: checkpoints, and the restart that begins with the last one.
+#[derive(Debug)]
+pub struct Recovery {
+    commits: Commits,
+    /// Where the chain of durable fragments ends.
+    durable_chain: ChainPoint,
+    /// Numbers that no page gets while restart puts commits back.
+    held_numbers: Vec<LogicalPage>,
+    /// Group and pages of the claim whose marker was replayed last: the next record commits it.
+    replayed_claim: Option<(GroupId, Vec<GroupSpan>)>,
+}
+
+/// All state above the space floor, and the order of background work. See the module's head.
+#[derive(Debug)]
+pub struct Engine {
+    recovery: Recovery,
+}
+
+/// A floor has what the floors below it have. None of them can name a floor above.
+macro_rules! stands_on {
+    ($($upper:ty, $field:ident: $lower:ty;)*) => {$(
+        impl Deref for $upper {
+            type Target = $lower;
+
+            fn deref(&self) -> &$lower {
+                &self.$field
+            }
+        }
+
+        impl DerefMut for $upper {
+            fn deref_mut(&mut self) -> &mut $lower {
+                &mut self.$field
+            }
+        }
+    )*};
+}
+
+stands_on! {
+    Transactions, store: Store;
+    Merges, txns: Transactions;
+    Commits, merges: Merges;
+    Recovery, commits: Commits;
+    Engine, recovery: Recovery;
 }
 
 /// Counters since the engine was made.
@@ -375,7 +434,7 @@ struct Counts {
     flag_commits: u64,
 }
 
-impl Engine {
+impl Store {
     /// So many pages were written in `ns` of device time, with the collection that they waited for;
     /// none where there was nothing but collection.
     pub(crate) fn note_write_cost(&mut self, pages: usize, ns: u64) {
@@ -390,78 +449,6 @@ impl Engine {
     /// The log was programmed so many times in `ns` of device time.
     pub(crate) fn note_log_cost(&mut self, programs: usize, ns: u64) {
         self.pool.costs.note_log(programs as u64, ns);
-    }
-
-    /// An engine over a space floor whose logical pages carry `payload_size` bytes.
-    pub(crate) fn new(options: Options, payload_size: usize, log: LogWriter) -> Self {
-        let limits = Limits::of(&options, options.techniques.frame_share, payload_size, HEIGHT_MIN);
-        let owner = Owner::unique();
-        let sizes = PolicySizes { memory: options.memory, payload_size };
-        let guests = options.techniques().policies.guests(sizes);
-        Self {
-            owner,
-            identity: Identity::draw(options.seed),
-            limits,
-            payload_size,
-            trees: trees::Trees::new(),
-            pool: Pool::new(guests.replacement.unwrap_or_else(|| Box::<Lru>::default())),
-            tuner: MemoryTuner::new(options.techniques.frame_share),
-            height: 1,
-            transactions: HashMap::new(),
-            locks: LockTable::within(options.memory / LOCKS_SHARE),
-            woken: Vec::new(),
-            durable_chain: log.chain(),
-            log,
-            committed: Lsn::ZERO,
-            flush_to: Lsn::ZERO,
-            group_commit_lsn: Lsn::ZERO,
-            flush_in_flight: None,
-            replay_cutoff: None,
-            replaying: None,
-            is_opening: false,
-            held_numbers: Vec::new(),
-            replayed_claim: None,
-            freed_lsn: Lsn::ZERO,
-            recovered: Lsn::ZERO,
-            floors: vec![Lsn::ZERO],
-            newest_delta: Lsn::ZERO,
-            deltas_size: 0,
-            packed_size: 0,
-            delta_memory_ratio: 1.0,
-            deltas_size_peak: 0,
-            memory_peak: 0,
-            uncommitted_size: 0,
-            growth: admission::Growth::default(),
-            snapshots: snapshot::Snapshots::of(owner),
-            commit_barriers: 0,
-            reads: Reads::default(),
-            unused_pages: Vec::new(),
-            unused_groups: Vec::new(),
-            busy: HashSet::new(),
-            planner: merge::MergePlanner::default(),
-            obstacles: Obstacles::default(),
-            guest: guests.victim,
-            folding: None,
-            append_room: AppendRoom::default(),
-            installs: VecDeque::new(),
-            unsynced: VecDeque::new(),
-            trims: value::Trims::default(),
-            drops: dropped::Drops::default(),
-            runs: spill::Runs::default(),
-            run_commit: run_commit::RunCommits::default(),
-            claim: None,
-            must_split: HashSet::new(),
-            commit_costs: CommitCosts::default(),
-            cycle: checkpoint::Cycle::default(),
-            view: SpaceView::default(),
-            log_page: 0,
-            fault: None,
-            has_torn_images: false,
-            counts: Counts::default(),
-            scratch: Vec::new(),
-            bugs: Bugs::default(),
-            options,
-        }
     }
 
     /// Bytes of the longest key.
@@ -560,31 +547,9 @@ impl Engine {
         self.log.seal(geometry, slots_left)
     }
 
-    /// The flush in flight is durable.
-    pub(crate) fn flushed(&mut self, flush: Flush) {
-        self.log.completed(flush);
-        if let Some(point) = self.flush_in_flight.take() {
-            self.durable_chain = point.chain;
-            // Only groups that have to be synced wait here, and a flush syncs every page written before
-            // it.
-            point.group.into_iter().for_each(|last| self.synced(last));
-        }
-        self.refresh_floors();
-    }
-
     /// Asks for everything in the log to become durable.
     pub fn want_flush(&mut self) {
         self.flush_to = self.log.appended();
-    }
-
-    /// Transactions that may call their operation again, each named once.
-    pub fn take_woken(&mut self) -> Vec<Xid> {
-        std::mem::take(&mut self.woken)
-    }
-
-    /// Whether there are transactions to call again that were not named yet.
-    pub(crate) fn has_woken(&self) -> bool {
-        !self.woken.is_empty()
     }
 
     /// Error of an unreadable page that changes wait for, if there is one.
@@ -682,29 +647,6 @@ impl Engine {
 
     fn take_group(&mut self) -> Step<GroupId> {
         self.unused_groups.pop().ok_or(Stop::Wait(Wait::Group))
-    }
-
-    /// The device failed while the log or a page was written: nothing above the durable frontier can be
-    /// relied on any more (rule D8), and all of it is taken back. A transaction that writes from now on
-    /// gets `fault`, and so does an open transaction that may have read a lost commit: its later reads
-    /// would see the state before that commit.
-    pub(crate) fn poison(&mut self, fault: EngineError) {
-        let durable = self.durable();
-        let fault = self.fault.get_or_insert(fault).clone();
-        for tree in &mut self.trees {
-            tree.deltas.remove_newer(durable);
-        }
-        self.runs.remove_newer(durable);
-        self.forget_drops(durable);
-        self.has_torn_images |= self.pool.is_beyond(durable);
-        self.woken.extend(self.transactions.keys().copied());
-        if durable < self.committed {
-            let open = self.transactions.iter().filter(|(xid, own)| {
-                own.claimed.is_none() && own.doom.is_none() && !self.is_claiming(**xid)
-            });
-            let open: Vec<Xid> = open.map(|(xid, _)| *xid).collect();
-            open.into_iter().for_each(|xid| self.doom(xid, fault.clone()));
-        }
     }
 
     /// Passes unless images in memory hold changes that a failure took back: they cannot be parted from
@@ -824,6 +766,139 @@ impl Engine {
     /// Whether frames may hold changes that flash lacks, by commits or by merges.
     fn may_be_ahead(&self) -> bool {
         self.holds_images_ahead() || self.options.techniques.merge_to == MergeTo::Frame
+    }
+}
+
+impl Transactions {
+    /// Transactions that may call their operation again, each named once.
+    pub fn take_woken(&mut self) -> Vec<Xid> {
+        std::mem::take(&mut self.woken)
+    }
+
+    /// Whether there are transactions to call again that were not named yet.
+    pub(crate) fn has_woken(&self) -> bool {
+        !self.woken.is_empty()
+    }
+}
+
+impl Engine {
+    /// An engine over a space floor whose logical pages carry `payload_size` bytes.
+    pub(crate) fn new(options: Options, payload_size: usize, log: LogWriter) -> Self {
+        let limits = Limits::of(&options, options.techniques.frame_share, payload_size, HEIGHT_MIN);
+        let owner = Owner::unique();
+        let sizes = PolicySizes { memory: options.memory, payload_size };
+        let guests = options.techniques().policies.guests(sizes);
+        let (memory, chain) = (options.memory, log.chain());
+        let store = Store {
+            owner,
+            identity: Identity::draw(options.seed),
+            limits,
+            payload_size,
+            trees: trees::Trees::new(),
+            pool: Pool::new(guests.replacement.unwrap_or_else(|| Box::<Lru>::default())),
+            tuner: MemoryTuner::new(options.techniques.frame_share),
+            height: 1,
+            log,
+            committed: Lsn::ZERO,
+            flush_to: Lsn::ZERO,
+            group_commit_lsn: Lsn::ZERO,
+            flush_in_flight: None,
+            replay_cutoff: None,
+            replaying: None,
+            is_opening: false,
+            freed_lsn: Lsn::ZERO,
+            recovered: Lsn::ZERO,
+            floors: vec![Lsn::ZERO],
+            newest_delta: Lsn::ZERO,
+            deltas_size: 0,
+            packed_size: 0,
+            delta_memory_ratio: 1.0,
+            deltas_size_peak: 0,
+            memory_peak: 0,
+            uncommitted_size: 0,
+            growth: admission::Growth::default(),
+            snapshots: snapshot::Snapshots::of(owner),
+            commit_barriers: 0,
+            reads: Reads::default(),
+            unused_pages: Vec::new(),
+            unused_groups: Vec::new(),
+            busy: HashSet::new(),
+            obstacles: Obstacles::default(),
+            guest: guests.victim,
+            installs: VecDeque::new(),
+            unsynced: VecDeque::new(),
+            trims: value::Trims::default(),
+            runs: spill::Runs::default(),
+            run_commit: run_commit::RunCommits::default(),
+            must_split: HashSet::new(),
+            commit_costs: CommitCosts::default(),
+            cycle: checkpoint::Cycle::default(),
+            view: SpaceView::default(),
+            log_page: 0,
+            fault: None,
+            has_torn_images: false,
+            counts: Counts::default(),
+            bugs: Bugs::default(),
+            options,
+        };
+        let txns = Transactions {
+            store,
+            transactions: HashMap::new(),
+            locks: LockTable::within(memory / LOCKS_SHARE),
+            woken: Vec::new(),
+            claim: None,
+            drops: dropped::Drops::default(),
+            scratch: Vec::new(),
+        };
+        let merges = Merges {
+            txns,
+            planner: merge::MergePlanner::default(),
+            folding: None,
+            append_room: AppendRoom::default(),
+        };
+        let recovery = Recovery {
+            commits: Commits { merges },
+            durable_chain: chain,
+            held_numbers: Vec::new(),
+            replayed_claim: None,
+        };
+        Self { recovery }
+    }
+
+    /// The flush in flight is durable.
+    pub(crate) fn flushed(&mut self, flush: Flush) {
+        self.log.completed(flush);
+        if let Some(point) = self.flush_in_flight.take() {
+            self.durable_chain = point.chain;
+            // Only groups that have to be synced wait here, and a flush syncs every page written before
+            // it.
+            point.group.into_iter().for_each(|last| self.synced(last));
+        }
+        self.refresh_floors();
+    }
+
+    /// The device failed while the log or a page was written: nothing above the durable frontier can be
+    /// relied on any more (rule D8), and all of it is taken back. A transaction that writes from now on
+    /// gets `fault`, and so does an open transaction that may have read a lost commit: its later reads
+    /// would see the state before that commit.
+    pub(crate) fn poison(&mut self, fault: EngineError) {
+        let durable = self.durable();
+        let fault = self.fault.get_or_insert(fault).clone();
+        for tree in &mut self.trees {
+            tree.deltas.remove_newer(durable);
+        }
+        self.runs.remove_newer(durable);
+        self.forget_drops(durable);
+        self.has_torn_images |= self.pool.is_beyond(durable);
+        let Transactions { transactions, woken, .. }: &mut Transactions = self;
+        woken.extend(transactions.keys().copied());
+        if durable < self.committed {
+            let open = self.transactions.iter().filter(|(xid, own)| {
+                own.claimed.is_none() && own.doom.is_none() && !self.is_claiming(**xid)
+            });
+            let open: Vec<Xid> = open.map(|(xid, _)| *xid).collect();
+            open.into_iter().for_each(|xid| self.doom(xid, fault.clone()));
+        }
     }
 }
 

@@ -299,7 +299,7 @@ impl<D: Nand> Runtime<D> {
     pub fn work_end(&self, work: Work) {
         self.await_end(work.end_ns);
         if matches!(work.done, Done::Flagged) {
-            self.install_claim(Engine::flagging_claim);
+            self.install_claim(|engine| engine.flagging_claim());
         }
         let mut engine = self.engine();
         match work.done {

@@ -5,7 +5,7 @@ use flagstone_space::Lsn;
 use super::descent::{DEPTH_MAX, Seek};
 use super::spill::OwnVersion;
 use super::value::Descriptor;
-use super::{Engine, Step, Stop, Table};
+use super::{Step, Stop, Store, Table, Transactions};
 use crate::bugs::SeededBug;
 use crate::delta::{Op, PatchBuf, Value, Versions, apply};
 use crate::error::EngineError;
@@ -32,7 +32,72 @@ const PATCH_SHARE: usize = 4;
 /// run, one byte.
 const PATCH_SIZE_MIN: usize = 5;
 
-impl Engine {
+impl Store {
+    /// Reads a committed value, without a transaction.
+    pub(crate) fn read_committed(
+        &mut self,
+        table: Table,
+        key: &[u8],
+        out: &mut Vec<u8>,
+    ) -> Step<Read> {
+        let value = self.committed_value(table, key, Lsn(u64::MAX))?;
+        into_read(value, out)
+    }
+
+    pub(crate) fn check_key(&self, key: &[u8]) -> Result<(), EngineError> {
+        let size_max = self.key_size_max();
+        if key.len() > size_max {
+            return Err(EngineError::KeyTooLong { size: key.len(), size_max });
+        }
+        Ok(())
+    }
+
+    /// The value of `key` made of commits up to `upto`.
+    pub(crate) fn committed_value(
+        &mut self,
+        table: Table,
+        key: &[u8],
+        upto: Lsn,
+    ) -> Step<Option<Value>> {
+        self.load_runs_at(table, key)?;
+        self.tell_query(table, key);
+        let recovered = self.recovered;
+        let is_settled = |lsn: Lsn| lsn > recovered && lsn <= upto;
+        let whole = |(lsn, op): (Lsn, Op<'_>)| is_settled(lsn) && !matches!(op, Op::Patch(_));
+        let versions = self.tree(table)?.deltas.versions(key);
+        let mut all = versions;
+        if all.any(whole) {
+            let value = with_versions(None, versions, Lsn::ZERO, upto);
+            self.pool.note_found();
+            return Ok(value);
+        }
+        let has_none = versions.is_empty();
+        let (base_lsn, value) = self.base_value(table, key)?;
+        if has_none {
+            return Ok(value);
+        }
+        Ok(with_versions(value, self.tree(table)?.deltas.versions(key), base_lsn, upto))
+    }
+
+    fn base_value(&mut self, table: Table, key: &[u8]) -> Step<(Lsn, Option<Value>)> {
+        let index = self.leaf_for(table, Seek::At(key))?;
+        let frame = self.pool.frame(index);
+        Ok((frame.lsn, value_in(&NodeView::trusted(&frame.image), key)))
+    }
+
+    /// Whether the committed value is known without its leaf.
+    fn is_set_by_delta(&self, table: Table, key: &[u8]) -> bool {
+        let sets = |(lsn, op): (Lsn, Op<'_>)| lsn > self.recovered && !matches!(op, Op::Patch(_));
+        self.runs.is_empty()
+            && self.tree(table).is_ok_and(|tree| tree.deltas.versions(key).any(sets))
+    }
+
+    fn holds_delta(&self, table: Table, key: &[u8]) -> bool {
+        self.tree(table).is_ok_and(|tree| tree.deltas.versions(key).next().is_some())
+    }
+}
+
+impl Transactions {
     /// Reads the value of `key` as transaction `xid` sees it, into `out`.
     ///
     /// # Errors
@@ -180,25 +245,6 @@ impl Engine {
         Ok(None)
     }
 
-    /// Reads a committed value, without a transaction.
-    pub(crate) fn read_committed(
-        &mut self,
-        table: Table,
-        key: &[u8],
-        out: &mut Vec<u8>,
-    ) -> Step<Read> {
-        let value = self.committed_value(table, key, Lsn(u64::MAX))?;
-        into_read(value, out)
-    }
-
-    pub(crate) fn check_key(&self, key: &[u8]) -> Result<(), EngineError> {
-        let size_max = self.key_size_max();
-        if key.len() > size_max {
-            return Err(EngineError::KeyTooLong { size: key.len(), size_max });
-        }
-        Ok(())
-    }
-
     /// Passes when `xid` may change `key` now.
     pub(crate) fn prepare_write(&mut self, xid: Xid, table: Table, key: &[u8]) -> Step<()> {
         let table = self.own(table)?;
@@ -237,39 +283,6 @@ impl Engine {
             }
         }
         Ok(value)
-    }
-
-    /// The value of `key` made of commits up to `upto`.
-    pub(crate) fn committed_value(
-        &mut self,
-        table: Table,
-        key: &[u8],
-        upto: Lsn,
-    ) -> Step<Option<Value>> {
-        self.load_runs_at(table, key)?;
-        self.tell_query(table, key);
-        let recovered = self.recovered;
-        let is_settled = |lsn: Lsn| lsn > recovered && lsn <= upto;
-        let whole = |(lsn, op): (Lsn, Op<'_>)| is_settled(lsn) && !matches!(op, Op::Patch(_));
-        let versions = self.tree(table)?.deltas.versions(key);
-        let mut all = versions;
-        if all.any(whole) {
-            let value = with_versions(None, versions, Lsn::ZERO, upto);
-            self.pool.note_found();
-            return Ok(value);
-        }
-        let has_none = versions.is_empty();
-        let (base_lsn, value) = self.base_value(table, key)?;
-        if has_none {
-            return Ok(value);
-        }
-        Ok(with_versions(value, self.tree(table)?.deltas.versions(key), base_lsn, upto))
-    }
-
-    fn base_value(&mut self, table: Table, key: &[u8]) -> Step<(Lsn, Option<Value>)> {
-        let index = self.leaf_for(table, Seek::At(key))?;
-        let frame = self.pool.frame(index);
-        Ok((frame.lsn, value_in(&NodeView::trusted(&frame.image), key)))
     }
 
     /// Copies part of a value out of pending changes; false when they do not hold all of it.
@@ -344,13 +357,6 @@ impl Engine {
         (size * PATCH_SHARE <= value.len()).then_some(patch)
     }
 
-    /// Whether the committed value is known without its leaf.
-    fn is_set_by_delta(&self, table: Table, key: &[u8]) -> bool {
-        let sets = |(lsn, op): (Lsn, Op<'_>)| lsn > self.recovered && !matches!(op, Op::Patch(_));
-        self.runs.is_empty()
-            && self.tree(table).is_ok_and(|tree| tree.deltas.versions(key).any(sets))
-    }
-
     /// The changes or the leaf that make up the value count as used, as far as they are in memory.
     fn use_at_hand(&mut self, xid: Xid, table: Table, key: &[u8]) {
         let Ok(own) = self.own_versions(xid, table, key) else { return };
@@ -370,10 +376,6 @@ impl Engine {
             self.tell_query(table, key);
             path.into_iter().flatten().for_each(|index| self.pool.touch(index));
         }
-    }
-
-    fn holds_delta(&self, table: Table, key: &[u8]) -> bool {
-        self.tree(table).is_ok_and(|tree| tree.deltas.versions(key).next().is_some())
     }
 
     /// The value if no page has to be read for it.

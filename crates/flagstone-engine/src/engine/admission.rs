@@ -6,7 +6,7 @@ use super::catalog::TREE_ID_MAX;
 use super::checkpoint::{MASTER_HEAD_SIZE, MasterRun, TABLE_COUNT_SIZE};
 use super::merge::grown_by;
 use super::transaction::{Transaction, growth_of, split_private_key};
-use super::{Engine, Step, Stop, Wait};
+use super::{Commits, Step, Stop, Store, Transactions, Wait};
 use crate::bugs::SeededBug;
 use crate::delta::KeyRange;
 use crate::error::EngineError;
@@ -100,7 +100,166 @@ const LOG_SPARE_SHARE: u64 = 2;
 /// The runs of one transaction take at most one part in this many of the log.
 const COMMIT_LOG_SHARE: usize = 16;
 
-impl Engine {
+impl Store {
+    /// The state of a device without room: full, or worn out, with fewer blocks left than its content
+    /// takes.
+    fn fullness(&self) -> EngineError {
+        let is_worn = self.view.has_lost_blocks && self.used_pages() > self.view.capacity_pages;
+        if is_worn { EngineError::WornOut } else { EngineError::Full }
+    }
+
+    /// Waits until a device that grows has room for `pages` more, as long as it may have.
+    pub(crate) fn demand_room(&self, pages: u64) -> Step<()> {
+        let is_short = self.view.can_grow && !self.has_pages_for(pages);
+        if is_short { Err(Stop::Wait(Wait::Room(pages + PAGES_RESERVED))) } else { Ok(()) }
+    }
+
+    /// Bytes by which leaves may grow for changes that are not merged, as far as is known.
+    pub(crate) fn growth_waiting(&self) -> usize {
+        let entries = self.trees.iter().flat_map(|tree| tree.deltas.range(KeyRange::ALL));
+        let grown: usize =
+            entries.map(|entry| grown_by(&entry, Lsn(u64::MAX)).max(0) as usize).sum();
+        grown + self.runs.pages_left() * self.payload_size
+    }
+
+    /// The smaller of a share of the log budget and the budget less some blocks.
+    pub(crate) fn log_pages_below(&self, percent: u64, blocks: u64) -> u64 {
+        let budget = self.view.log_budget;
+        let share = budget * percent / 100;
+        // A log of very few blocks still has to hold some records before a checkpoint of it is worth
+        // its cost.
+        let spared = budget.saturating_sub(blocks * self.view.log_block_pages);
+        share.min(spared).max(share / 2).max(budget.min(self.view.log_block_pages))
+    }
+
+    /// Whether there are deltas for a merge to take.
+    pub(crate) fn has_deltas(&self) -> bool {
+        self.trees.iter().any(|tree| !tree.deltas.is_empty())
+    }
+
+    /// Whether leaves can grow by `bytes` and the reserve stays.
+    pub(crate) fn has_room_for(&self, bytes: usize) -> bool {
+        self.has_pages_for(self.pages_for(bytes))
+    }
+
+    /// Leaves that hold `bytes`.
+    fn pages_for(&self, bytes: usize) -> u64 {
+        let usable = self.payload_size * LEAF_USE_PERCENT / 100;
+        bytes.div_ceil(usable) as u64
+    }
+
+    /// The same, beside committed changes that may make leaves grow.
+    pub(crate) fn has_room_beside_growth(&self, bytes: usize) -> bool {
+        self.has_room_for(self.growth.bytes + bytes)
+    }
+
+    /// Whether users may take `pages` more and the reserve stays.
+    pub(crate) fn has_pages_for(&self, pages: u64) -> bool {
+        self.used_pages() + pages + PAGES_RESERVED <= self.view.capacity_pages
+    }
+
+    /// Whether a claim may have `pages` beside the versions that they replace: the last part of the
+    /// device is left to merges, which free the replaced pages at once.
+    pub(crate) fn has_room_to_claim(&self, pages: u64) -> bool {
+        // Leaves that turn out not to fit are logged.
+        self.view.can_grow
+            || self.has_pages_for(pages + self.view.capacity_pages / CLAIM_SPARE_SHARE)
+    }
+
+    /// Bytes of a checkpoint's record that count the rows of tables.
+    pub(super) fn counts_size(&self) -> usize {
+        self.trees.len() * TABLE_COUNT_SIZE
+    }
+
+    /// How many tables there may be: their counts have a share of a checkpoint's record to themselves.
+    #[must_use]
+    pub fn table_count_max(&self) -> usize {
+        let counts = self.view.record_room_least * COUNTS_PERCENT / 100 / TABLE_COUNT_SIZE;
+        // The catalog has a count, too.
+        counts.saturating_sub(1)
+    }
+
+    /// Pages that a transaction may write before its commit while nothing else is unfinished.
+    pub(crate) fn nameable_pages(&self) -> usize {
+        nameable_in(self.view.record_room)
+    }
+
+    /// The same with the smallest record that the database may ever have.
+    pub(super) fn nameable_pages_ever(&self) -> usize {
+        nameable_in(self.view.record_room_least)
+    }
+
+    /// Whether a record of `size` bytes leaves the part that transactions may not use. Counts have a
+    /// share of their own.
+    fn fits_record(&self, size: usize) -> bool {
+        size.saturating_sub(self.counts_size()) * 100 <= self.view.record_room * RECORD_USE_PERCENT
+    }
+
+    /// Bytes that names in one commit record may take.
+    fn commit_names_max(&self) -> usize {
+        self.view.log_budget as usize * self.view.log_page_size / COMMIT_LOG_SHARE
+    }
+
+    /// Bytes of a commit several of which may be claimed before a checkpoint has to cover their groups.
+    pub(crate) fn claimed_bytes_max(&self) -> usize {
+        (self.nameable_pages() / 8).max(1) * self.payload_size
+    }
+
+    /// Bytes of rows that one commit of a load should have: so many rows stay in memory until the
+    /// commit, and their pages can be named.
+    #[must_use]
+    pub fn load_size_max(&self) -> usize {
+        (self.uncommitted_max() / 2).min(self.claimed_bytes_max()).min(LOAD_SIZE_MAX)
+    }
+
+    /// Restart found open groups that a record names by so many entries.
+    pub(crate) fn count_named(&mut self, entries: usize) {
+        self.cycle.count_grouped(entries);
+    }
+
+    /// Whether the groups of half as many pages as claims may come to have wait for a checkpoint.
+    pub(crate) fn is_record_crowded(&self) -> bool {
+        let grouped = self.cycle.grouped_pages() * OPEN_GROUP_PAGE_SIZE;
+        grouped * 400 > self.view.record_room * RECORD_USE_PERCENT
+    }
+
+    /// Used part of the record's room for the names of committed, waiting runs; runs that transactions
+    /// are still writing have the rest of the room for names.
+    pub(super) fn waiting_part(&self) -> f64 {
+        let most = self.view.record_room * RECORD_USE_PERCENT / 100 * WAITING_PERCENT / 100;
+        self.runs.waiting_size() as f64 / most.max(1) as f64
+    }
+
+    /// Whether changes are kept apart at so many LSNs that merging has to bring them together.
+    pub(crate) fn are_many_apart(&self) -> bool {
+        let size = self.runs.apart_count() * MasterRun::size_of(&MasterRun::bare(Lsn::ZERO).run, 0);
+        size * APART_SHARE > self.view.record_room
+    }
+
+    /// Pages that hold content, or will once their group is current.
+    pub(super) fn used_pages(&self) -> u64 {
+        self.view.taken_pages.saturating_sub(self.unused_pages.len() as u64)
+    }
+}
+
+impl Transactions {
+    /// Passes when there may be one table more. Dropped tables count until they are free.
+    pub(super) fn demand_table(&mut self) -> Step<()> {
+        if self.trees.next() > TREE_ID_MAX {
+            return Err(EngineError::TooManyTables.into());
+        }
+        if self.trees.len() <= self.table_count_max() {
+            return Ok(());
+        }
+        if self.drops.has_tables() {
+            self.frees_room();
+            return Err(Stop::Wait(Wait::Memory));
+        }
+        Err(EngineError::TooManyTables.into())
+    }
+}
+
+impl Commits {
     /// Whether the commit of `xid` may be appended now.
     pub(crate) fn admit_commit(&mut self, xid: Xid) -> Step<()> {
         if self.commit_barriers > 0 {
@@ -171,13 +330,6 @@ impl Engine {
     pub(crate) fn why_full(&self, xid: Xid) -> EngineError {
         let unread = self.room_missed(xid).and_then(|_| self.obstacles.unreadable_error());
         unread.unwrap_or_else(|| self.refusal(xid, self.fullness()))
-    }
-
-    /// The state of a device without room: full, or worn out, with fewer blocks left than its content
-    /// takes.
-    fn fullness(&self) -> EngineError {
-        let is_worn = self.view.has_lost_blocks && self.used_pages() > self.view.capacity_pages;
-        if is_worn { EngineError::WornOut } else { EngineError::Full }
     }
 
     /// Whether the log has no room for users before a checkpoint frees some.
@@ -302,20 +454,6 @@ impl Engine {
         least < self.view.log_budget && self.log_use(self.packed_size) * LOG_SPARE_SHARE <= least
     }
 
-    /// Waits until a device that grows has room for `pages` more, as long as it may have.
-    pub(crate) fn demand_room(&self, pages: u64) -> Step<()> {
-        let is_short = self.view.can_grow && !self.has_pages_for(pages);
-        if is_short { Err(Stop::Wait(Wait::Room(pages + PAGES_RESERVED))) } else { Ok(()) }
-    }
-
-    /// Bytes by which leaves may grow for changes that are not merged, as far as is known.
-    pub(crate) fn growth_waiting(&self) -> usize {
-        let entries = self.trees.iter().flat_map(|tree| tree.deltas.range(KeyRange::ALL));
-        let grown: usize =
-            entries.map(|entry| grown_by(&entry, Lsn(u64::MAX)).max(0) as usize).sum();
-        grown + self.runs.pages_left() * self.payload_size
-    }
-
     /// Whether merging, or an earlier merge, may still give pages back.
     fn may_settle(&self) -> bool {
         let may_merge =
@@ -338,88 +476,6 @@ impl Engine {
             }
             _ => hard,
         }
-    }
-
-    /// The smaller of a share of the log budget and the budget less some blocks.
-    pub(crate) fn log_pages_below(&self, percent: u64, blocks: u64) -> u64 {
-        let budget = self.view.log_budget;
-        let share = budget * percent / 100;
-        // A log of very few blocks still has to hold some records before a checkpoint of it is worth
-        // its cost.
-        let spared = budget.saturating_sub(blocks * self.view.log_block_pages);
-        share.min(spared).max(share / 2).max(budget.min(self.view.log_block_pages))
-    }
-
-    /// Whether there are deltas for a merge to take.
-    pub(crate) fn has_deltas(&self) -> bool {
-        self.trees.iter().any(|tree| !tree.deltas.is_empty())
-    }
-
-    /// Whether leaves can grow by `bytes` and the reserve stays.
-    pub(crate) fn has_room_for(&self, bytes: usize) -> bool {
-        self.has_pages_for(self.pages_for(bytes))
-    }
-
-    /// Leaves that hold `bytes`.
-    fn pages_for(&self, bytes: usize) -> u64 {
-        let usable = self.payload_size * LEAF_USE_PERCENT / 100;
-        bytes.div_ceil(usable) as u64
-    }
-
-    /// The same, beside committed changes that may make leaves grow.
-    pub(crate) fn has_room_beside_growth(&self, bytes: usize) -> bool {
-        self.has_room_for(self.growth.bytes + bytes)
-    }
-
-    /// Whether users may take `pages` more and the reserve stays.
-    pub(crate) fn has_pages_for(&self, pages: u64) -> bool {
-        self.used_pages() + pages + PAGES_RESERVED <= self.view.capacity_pages
-    }
-
-    /// Whether a claim may have `pages` beside the versions that they replace: the last part of the
-    /// device is left to merges, which free the replaced pages at once.
-    pub(crate) fn has_room_to_claim(&self, pages: u64) -> bool {
-        // Leaves that turn out not to fit are logged.
-        self.view.can_grow
-            || self.has_pages_for(pages + self.view.capacity_pages / CLAIM_SPARE_SHARE)
-    }
-
-    /// Bytes of a checkpoint's record that count the rows of tables.
-    pub(super) fn counts_size(&self) -> usize {
-        self.trees.len() * TABLE_COUNT_SIZE
-    }
-
-    /// How many tables there may be: their counts have a share of a checkpoint's record to themselves.
-    #[must_use]
-    pub fn table_count_max(&self) -> usize {
-        let counts = self.view.record_room_least * COUNTS_PERCENT / 100 / TABLE_COUNT_SIZE;
-        // The catalog has a count, too.
-        counts.saturating_sub(1)
-    }
-
-    /// Passes when there may be one table more. Dropped tables count until they are free.
-    pub(super) fn demand_table(&mut self) -> Step<()> {
-        if self.trees.next() > TREE_ID_MAX {
-            return Err(EngineError::TooManyTables.into());
-        }
-        if self.trees.len() <= self.table_count_max() {
-            return Ok(());
-        }
-        if self.drops.has_tables() {
-            self.frees_room();
-            return Err(Stop::Wait(Wait::Memory));
-        }
-        Err(EngineError::TooManyTables.into())
-    }
-
-    /// Pages that a transaction may write before its commit while nothing else is unfinished.
-    pub(crate) fn nameable_pages(&self) -> usize {
-        nameable_in(self.view.record_room)
-    }
-
-    /// The same with the smallest record that the database may ever have.
-    pub(super) fn nameable_pages_ever(&self) -> usize {
-        nameable_in(self.view.record_room_least)
     }
 
     /// Whether `xid` may write `pages` more before its commit, which runs name with `names` bytes: a
@@ -469,21 +525,10 @@ impl Engine {
         }
     }
 
-    /// Whether a record of `size` bytes leaves the part that transactions may not use. Counts have a
-    /// share of their own.
-    fn fits_record(&self, size: usize) -> bool {
-        size.saturating_sub(self.counts_size()) * 100 <= self.view.record_room * RECORD_USE_PERCENT
-    }
-
     /// Whether one record in the log can name the runs of `xid`, and one more run in `names` bytes.
     fn log_names(&self, xid: Xid, names: usize) -> bool {
         let commit_size = self.transactions.get(&xid).map_or(0, Transaction::named_size);
         commit_size + names <= self.commit_names_max()
-    }
-
-    /// Bytes that names in one commit record may take.
-    fn commit_names_max(&self) -> usize {
-        self.view.log_budget as usize * self.view.log_page_size / COMMIT_LOG_SHARE
     }
 
     /// Whether the pages that `xid` gave back make the record of its commit long, for want of a
@@ -499,53 +544,12 @@ impl Engine {
         if is_short { Err(Stop::Wait(Wait::LargerLog(self.view.log_budget))) } else { Ok(()) }
     }
 
-    /// Bytes of a commit several of which may be claimed before a checkpoint has to cover their groups.
-    pub(crate) fn claimed_bytes_max(&self) -> usize {
-        (self.nameable_pages() / 8).max(1) * self.payload_size
-    }
-
-    /// Bytes of rows that one commit of a load should have: so many rows stay in memory until the
-    /// commit, and their pages can be named.
-    #[must_use]
-    pub fn load_size_max(&self) -> usize {
-        (self.uncommitted_max() / 2).min(self.claimed_bytes_max()).min(LOAD_SIZE_MAX)
-    }
-
-    /// Restart found open groups that a record names by so many entries.
-    pub(crate) fn count_named(&mut self, entries: usize) {
-        self.cycle.count_grouped(entries);
-    }
-
-    /// Whether the groups of half as many pages as claims may come to have wait for a checkpoint.
-    pub(crate) fn is_record_crowded(&self) -> bool {
-        let grouped = self.cycle.grouped_pages() * OPEN_GROUP_PAGE_SIZE;
-        grouped * 400 > self.view.record_room * RECORD_USE_PERCENT
-    }
-
     /// Whether loaded runs, or LSNs that keep changes apart, take so much of a checkpoint's record that
     /// the next checkpoint has to come.
     pub(crate) fn is_record_filling(&self) -> bool {
         let is_much = self.runs.loaded_size() * LOADED_SHARE > self.view.record_room;
         self.are_many_apart()
             || is_much && !self.fits_record(2 * (self.record_size() - self.counts_size()))
-    }
-
-    /// Used part of the record's room for the names of committed, waiting runs; runs that transactions
-    /// are still writing have the rest of the room for names.
-    pub(super) fn waiting_part(&self) -> f64 {
-        let most = self.view.record_room * RECORD_USE_PERCENT / 100 * WAITING_PERCENT / 100;
-        self.runs.waiting_size() as f64 / most.max(1) as f64
-    }
-
-    /// Whether changes are kept apart at so many LSNs that merging has to bring them together.
-    pub(crate) fn are_many_apart(&self) -> bool {
-        let size = self.runs.apart_count() * MasterRun::size_of(&MasterRun::bare(Lsn::ZERO).run, 0);
-        size * APART_SHARE > self.view.record_room
-    }
-
-    /// Pages that hold content, or will once their group is current.
-    pub(super) fn used_pages(&self) -> u64 {
-        self.view.taken_pages.saturating_sub(self.unused_pages.len() as u64)
     }
 }
 

@@ -16,8 +16,8 @@
 use flagstone_space::runs::{self, ChangeForm};
 use flagstone_space::{AppendRoom, LogicalPage, PageInfo};
 
-use super::Engine;
 use super::pool::FrameIndex;
+use super::{Merges, Store};
 use crate::node::NodeView;
 
 /// Changes that make another image of a version on flash.
@@ -32,23 +32,7 @@ impl Append {
     pub(crate) const FORM: ChangeForm = ChangeForm::Runs;
 }
 
-impl Engine {
-    /// Leaves take appends from now on, as far as the options want it.
-    pub(crate) fn carry_appends(&mut self, room: AppendRoom) {
-        if self.options.techniques.append_scheme.records_max() > 0 {
-            self.append_room = room;
-        }
-    }
-
-    /// Slots for appends that fit behind a node's content (A1): only leaves have any.
-    pub(crate) fn slots_behind(&self, image: &[u8]) -> u8 {
-        let view = NodeView::trusted(image);
-        if !view.is_leaf() {
-            return 0;
-        }
-        self.append_room.slots_behind(view.used_bytes(), self.payload_size)
-    }
-
+impl Store {
     /// Gives an image the size of a page: where it has slots for appends, its version ends before them.
     pub(crate) fn widen(&self, image: &mut Vec<u8>) {
         if image.len() < self.payload_size {
@@ -63,6 +47,24 @@ impl Engine {
         if let (Some(index), Some(info)) = (self.pool.peek(page), info) {
             self.pool.set_version(index, info);
         }
+    }
+}
+
+impl Merges {
+    /// Leaves take appends from now on, as far as the options want it.
+    pub(crate) fn carry_appends(&mut self, room: AppendRoom) {
+        if self.options.techniques.append_scheme.records_max() > 0 {
+            self.append_room = room;
+        }
+    }
+
+    /// Slots for appends that fit behind a node's content (A1): only leaves have any.
+    pub(crate) fn slots_behind(&self, image: &[u8]) -> u8 {
+        let view = NodeView::trusted(image);
+        if !view.is_leaf() {
+            return 0;
+        }
+        self.append_room.slots_behind(view.used_bytes(), self.payload_size)
     }
 
     /// Collection moved a page: its frame, if that is a copy of it, is now a copy of the page at the

@@ -11,7 +11,7 @@ use super::dropped::Dropped;
 use super::merge::Reshaping;
 use super::owner::{Identity, Owner, TableOwner};
 use super::structure::Structure;
-use super::{Engine, Read, Step, Stop, snapshot};
+use super::{Read, Step, Stop, Store, Transactions, snapshot};
 use crate::delta::{DeltaMap, DeltaSize, Op};
 use crate::error::EngineError;
 use crate::lock::{Mode, Target, Xid};
@@ -156,24 +156,7 @@ pub(crate) fn named_table(key: &[u8], entry: &[u8]) -> Option<(String, Table)> {
     Some((String::from_utf8_lossy(key).into_owned(), table))
 }
 
-impl Engine {
-    /// The table called `name` with its entry in the catalog, locked for a change of the entry.
-    pub(crate) fn locked_entry(&mut self, xid: Xid, name: &str) -> Step<Option<(Table, Vec<u8>)>> {
-        self.check_key(name.as_bytes())?;
-        self.require_sound()?;
-        self.lock_key(xid, CATALOG, name.as_bytes())?;
-        let mut value = Vec::new();
-        let read = self.get(xid, CATALOG, name.as_bytes(), &mut value)?;
-        let entry = decode_entry(&value).filter(|_| read == Read::Inline);
-        Ok(entry.map(|(table, _)| (table, value)))
-    }
-
-    /// Waits until the transaction has a table to itself.
-    pub(crate) fn lock_table(&mut self, xid: Xid, table: Table) -> Step<()> {
-        let target = Target::Interval { tree: table.id, low: &[], high: None };
-        self.lock(xid, target, Mode::Exclusive)
-    }
-
+impl Store {
     /// The table called `name`, as committed.
     ///
     /// # Errors
@@ -187,32 +170,6 @@ impl Engine {
             }
             _ => Ok(None),
         }
-    }
-
-    /// Creates a table inside transaction `xid`, or opens the table of that name.
-    ///
-    /// # Errors
-    ///
-    /// Stops like any write; `Wait::Pages` when no page is at hand for the root.
-    pub fn create_table(&mut self, xid: Xid, name: &str) -> Step<Table> {
-        self.check_key(name.as_bytes())?;
-        let mut value = Vec::new();
-        if self.get(xid, CATALOG, name.as_bytes(), &mut value)? == Read::Inline {
-            let found = decode_entry(&value).map(|(table, _)| table.owned_by(self.table_owner()));
-            return found.ok_or(Stop::Error(EngineError::NoTable));
-        }
-        self.require_sound()?;
-        self.demand_table()?;
-        let (table, root) = (Table::of(self.trees.next()), self.take_page()?);
-        if let Err(stop) = self.put(xid, CATALOG, name.as_bytes(), &encode_entry(table, root)) {
-            self.unused_pages.push(root);
-            return Err(stop);
-        }
-        self.transaction(xid)?.created.push(table);
-        if let Some(slot) = self.tree_slot(table.id) {
-            slot.root = Some(root);
-        }
-        Ok(table.owned_by(self.table_owner()))
     }
 
     /// Owner of the tables of this session.
@@ -240,17 +197,6 @@ impl Engine {
         for tree in self.trees.take_nameless() {
             self.note_deltas_size(tree.deltas.size(), DeltaMap::new().size());
         }
-    }
-
-    /// Registers a tree that the catalog names; restart calls it once for each entry.
-    pub(crate) fn register_tree(&mut self, key: &[u8], entry: &[u8]) -> Option<LogicalPage> {
-        let (table, root) = decode_entry(entry)?;
-        let tree = self.tree_slot(table.id)?;
-        tree.root = Some(root);
-        if !is_name(key) {
-            self.mark_dropped(table, Lsn::ZERO);
-        }
-        Some(root)
     }
 
     /// The tree's place, made when restart meets its deltas before its name.
@@ -289,6 +235,62 @@ impl Engine {
     /// Whether some tree names `page` as its root.
     pub(crate) fn tree_with_root(&self, page: LogicalPage) -> Option<u32> {
         self.trees.iter().find(|tree| tree.root == Some(page)).map(|tree| tree.id)
+    }
+}
+
+impl Transactions {
+    /// The table called `name` with its entry in the catalog, locked for a change of the entry.
+    pub(crate) fn locked_entry(&mut self, xid: Xid, name: &str) -> Step<Option<(Table, Vec<u8>)>> {
+        self.check_key(name.as_bytes())?;
+        self.require_sound()?;
+        self.lock_key(xid, CATALOG, name.as_bytes())?;
+        let mut value = Vec::new();
+        let read = self.get(xid, CATALOG, name.as_bytes(), &mut value)?;
+        let entry = decode_entry(&value).filter(|_| read == Read::Inline);
+        Ok(entry.map(|(table, _)| (table, value)))
+    }
+
+    /// Waits until the transaction has a table to itself.
+    pub(crate) fn lock_table(&mut self, xid: Xid, table: Table) -> Step<()> {
+        let target = Target::Interval { tree: table.id, low: &[], high: None };
+        self.lock(xid, target, Mode::Exclusive)
+    }
+
+    /// Creates a table inside transaction `xid`, or opens the table of that name.
+    ///
+    /// # Errors
+    ///
+    /// Stops like any write; `Wait::Pages` when no page is at hand for the root.
+    pub fn create_table(&mut self, xid: Xid, name: &str) -> Step<Table> {
+        self.check_key(name.as_bytes())?;
+        let mut value = Vec::new();
+        if self.get(xid, CATALOG, name.as_bytes(), &mut value)? == Read::Inline {
+            let found = decode_entry(&value).map(|(table, _)| table.owned_by(self.table_owner()));
+            return found.ok_or(Stop::Error(EngineError::NoTable));
+        }
+        self.require_sound()?;
+        self.demand_table()?;
+        let (table, root) = (Table::of(self.trees.next()), self.take_page()?);
+        if let Err(stop) = self.put(xid, CATALOG, name.as_bytes(), &encode_entry(table, root)) {
+            self.unused_pages.push(root);
+            return Err(stop);
+        }
+        self.transaction(xid)?.created.push(table);
+        if let Some(slot) = self.tree_slot(table.id) {
+            slot.root = Some(root);
+        }
+        Ok(table.owned_by(self.table_owner()))
+    }
+
+    /// Registers a tree that the catalog names; restart calls it once for each entry.
+    pub(crate) fn register_tree(&mut self, key: &[u8], entry: &[u8]) -> Option<LogicalPage> {
+        let (table, root) = decode_entry(entry)?;
+        let tree = self.tree_slot(table.id)?;
+        tree.root = Some(root);
+        if !is_name(key) {
+            self.mark_dropped(table, Lsn::ZERO);
+        }
+        Some(root)
     }
 }
 

@@ -31,7 +31,7 @@ use super::spans::PageSpans;
 use super::spill::{CommittedRun, Run};
 use super::transaction::PENDING_SHARE;
 use super::value::Release;
-use super::{Engine, Step, Table, Tree, journal};
+use super::{Commits, Recovery, Step, Store, Table, Tree, journal};
 use crate::bugs::SeededBug;
 use crate::log::{Cursor, LogPosition};
 use crate::options::Compaction;
@@ -354,20 +354,30 @@ impl<'a> Input<'a> {
     }
 }
 
-impl Engine {
+impl Store {
+    /// Bytes of copies in one record.
+    fn copy_record_size(&self) -> usize {
+        2 * self.payload_size
+    }
+
+    /// Copies gather until they fill this many bytes: that makes pages dense and bursts small, and
+    /// changes merged meanwhile need not be copied. Where each burst takes a sync there are fewer
+    /// bursts for the callers that wait, as far as memory and log have room.
+    fn copy_batch_size(&self) -> usize {
+        let least = self.copy_record_size();
+        if !self.cycle.is_awaited || !self.view.needs_sync {
+            return least;
+        }
+        let log_size = self.view.log_budget as usize * self.view.log_page_size;
+        let most = (self.options.memory / (2 * PENDING_SHARE)).min(log_size / COPY_LOG_SHARE);
+        most.min(COPY_BATCH_MAX).max(least)
+    }
+
     /// Asks for a checkpoint, however short the log is. Pending records may have to be flushed before
     /// the cycle goes on, and the caller may be the only one to wait for them (rule D1).
     pub fn want_checkpoint(&mut self) {
         self.cycle.is_wanted = true;
         self.await_cycle();
-    }
-
-    /// A commit waits for room in the log: the cycle under way frees some, or else the next one does.
-    pub fn want_log_room(&mut self) {
-        self.cycle.is_wanted |= self.cycle.phase == Phase::Idle;
-        if !self.cycle.is_awaited || !self.must_checkpoint() {
-            self.await_cycle();
-        }
     }
 
     fn await_cycle(&mut self) {
@@ -383,22 +393,6 @@ impl Engine {
         self.want_checkpoint();
     }
 
-    /// Asks for a checkpoint after which nothing is written.
-    pub(crate) fn want_last_checkpoint(&mut self) {
-        self.cycle.is_last = true;
-        self.want_checkpoint();
-    }
-
-    /// Whether merges wait until a checkpoint is made. A search for merges meanwhile would read pages,
-    /// and drive out the pages that the checkpoint has read (rule D7). Where changes wait outside
-    /// memory, and the log fills or leaves find no page to split, merging all of these changes may
-    /// bring back more than the log has room to copy.
-    pub(super) fn goes_before_merges(&self) -> bool {
-        let may_overfill =
-            !self.runs.is_empty() && (self.obstacles.is_out_of_pages() || self.is_log_filling());
-        self.cycle.goes_first || may_overfill && self.must_checkpoint()
-    }
-
     /// Whether the log is so long that a checkpoint has to free a part of it.
     fn is_log_filling(&self) -> bool {
         self.view.log_used > self.log_pages_below(BEGIN_PERCENT, BEGIN_BLOCKS)
@@ -408,13 +402,6 @@ impl Engine {
     /// there is.
     pub(super) fn is_closing(&self) -> bool {
         self.cycle.is_last
-    }
-
-    /// Asks for a checkpoint that merges every leaf with durable deltas (Lazy-Split LRU: full merge
-    /// commit).
-    pub fn want_full_merge(&mut self) {
-        self.cycle.merges_all = true;
-        self.want_checkpoint();
     }
 
     /// Whether a checkpoint was asked for and is not finished.
@@ -428,6 +415,25 @@ impl Engine {
         !self.cycle.loaded.is_empty()
     }
 
+    /// Whether the log went on since the last checkpoint: another checkpoint then frees a part of it.
+    pub(super) fn shortens_log(&self) -> bool {
+        self.cycle.end_page.is_none_or(|end| self.log_page > end)
+    }
+
+    /// Whether as many commits as the options name have come since the last cycle began.
+    fn is_checkpoint_due(&self) -> bool {
+        let every = self.options.checkpoint_commits;
+        every > 0 && self.counts.commits - self.cycle.begin_commits >= every
+    }
+
+    /// Rows of a table by its last count, with its live deltas: for estimates.
+    pub(crate) fn entry_estimate(&self, table: Table) -> u64 {
+        let Some(tree) = self.trees.get(table.id as usize) else { return 0 };
+        u64::try_from(tree.entry_count).unwrap_or(0) + tree.deltas.len() as u64
+    }
+}
+
+impl Commits {
     pub(crate) fn must_checkpoint(&self) -> bool {
         if self.replaying.is_some() {
             // The log is being read: no part of it may go.
@@ -457,17 +463,6 @@ impl Engine {
         }
     }
 
-    /// Whether the log went on since the last checkpoint: another checkpoint then frees a part of it.
-    pub(super) fn shortens_log(&self) -> bool {
-        self.cycle.end_page.is_none_or(|end| self.log_page > end)
-    }
-
-    /// Whether as many commits as the options name have come since the last cycle began.
-    fn is_checkpoint_due(&self) -> bool {
-        let every = self.options.checkpoint_commits;
-        every > 0 && self.counts.commits - self.cycle.begin_commits >= every
-    }
-
     /// Whether the log's tail should be cut, or restart may have to merge (rule D11): a second tail as
     /// long may come before the cycle ends. Copying would not shorten the tail.
     fn is_tail_long(&self) -> bool {
@@ -475,22 +470,74 @@ impl Engine {
             && self.cycle.tail_size > self.replay_size_max() / TAIL_SHARE
     }
 
-    /// Bytes of copies in one record.
-    fn copy_record_size(&self) -> usize {
-        2 * self.payload_size
+    /// Bytes that the record of a checkpoint may come to need for unfinished work: the master record,
+    /// and the pages of open groups.
+    pub(crate) fn record_size(&self) -> usize {
+        let releases = self.trims.deferred().map(|(_, release)| RELEASE_SIZE + release.size());
+        let open = self.transactions.values().map(|transaction| transaction.named_size());
+        let bare =
+            self.runs.bare_lsns().map(|lsn| MasterRun::size_of(&MasterRun::bare(lsn).run, 0));
+        let lists = releases.chain(open).chain(bare).sum::<usize>() + self.run_record_size();
+        MASTER_HEAD_SIZE + self.counts_size() + lists + self.open_pages_size()
     }
 
-    /// Copies gather until they fill this many bytes: that makes pages dense and bursts small, and
-    /// changes merged meanwhile need not be copied. Where each burst takes a sync there are fewer
-    /// bursts for the callers that wait, as far as memory and log have room.
-    fn copy_batch_size(&self) -> usize {
-        let least = self.copy_record_size();
-        if !self.cycle.is_awaited || !self.view.needs_sync {
-            return least;
+    /// Bytes of that record that name the runs of committed transactions.
+    fn run_record_size(&self) -> usize {
+        let runs = self.runs.unfinished().chain(&self.cycle.loaded);
+        runs.map(|run| run.named_size).sum()
+    }
+
+    /// Bytes of that record that go when background work has loaded every run and released all pages
+    /// that may go.
+    pub(crate) fn passing_record_size(&self) -> usize {
+        let ready = self.trims.ready(self.durable(), self.snapshots.oldest());
+        let released = ready.map(|release| RELEASE_SIZE + release.size()).sum::<usize>();
+        // Only the space floor can tell which of the pages belong to groups that are about to be
+        // closed.
+        let listed = if self.trims.has_groups() { self.view.record_listed } else { 0 };
+        self.run_record_size() + released + listed
+    }
+
+    /// Bytes of that record that list pages of open groups: the pages on flash when the engine last saw
+    /// the space floor, and the pages that may have come since.
+    pub(crate) fn open_pages_size(&self) -> usize {
+        let installs = self.open_groups().map(|job| job.page_count());
+        let open = self.transactions.values().map(|transaction| transaction.unwritten);
+        let pages = installs.chain(open).sum::<usize>() + self.claimed_page_count();
+        self.view.record_listed + pages * OPEN_GROUP_PAGE_SIZE
+    }
+}
+
+impl Recovery {
+    /// A commit waits for room in the log: the cycle under way frees some, or else the next one does.
+    pub fn want_log_room(&mut self) {
+        self.cycle.is_wanted |= self.cycle.phase == Phase::Idle;
+        if !self.cycle.is_awaited || !self.must_checkpoint() {
+            self.await_cycle();
         }
-        let log_size = self.view.log_budget as usize * self.view.log_page_size;
-        let most = (self.options.memory / (2 * PENDING_SHARE)).min(log_size / COPY_LOG_SHARE);
-        most.min(COPY_BATCH_MAX).max(least)
+    }
+
+    /// Asks for a checkpoint after which nothing is written.
+    pub(crate) fn want_last_checkpoint(&mut self) {
+        self.cycle.is_last = true;
+        self.want_checkpoint();
+    }
+
+    /// Whether merges wait until a checkpoint is made. A search for merges meanwhile would read pages,
+    /// and drive out the pages that the checkpoint has read (rule D7). Where changes wait outside
+    /// memory, and the log fills or leaves find no page to split, merging all of these changes may
+    /// bring back more than the log has room to copy.
+    pub(super) fn goes_before_merges(&self) -> bool {
+        let may_overfill =
+            !self.runs.is_empty() && (self.obstacles.is_out_of_pages() || self.is_log_filling());
+        self.cycle.goes_first || may_overfill && self.must_checkpoint()
+    }
+
+    /// Asks for a checkpoint that merges every leaf with durable deltas (Lazy-Split LRU: full merge
+    /// commit).
+    pub fn want_full_merge(&mut self) {
+        self.cycle.merges_all = true;
+        self.want_checkpoint();
     }
 
     pub(crate) fn checkpoint_step(&mut self) -> Step<Next> {
@@ -533,7 +580,8 @@ impl Engine {
             false => Phase::Copying { tree: 0, after: None },
             true => Phase::Merging { tree: 0, from: Vec::new() },
         };
-        self.cycle.loaded = self.runs.take_loaded(self.cycle.cutoff);
+        let cutoff = self.cycle.cutoff;
+        self.cycle.loaded = self.runs.take_loaded(cutoff);
         self.forget_met_runs();
         self.drops_covered();
         self.refresh_floors();
@@ -595,34 +643,41 @@ impl Engine {
         if self.bugs.has(SeededBug::SkipCopies) {
             number = usize::MAX;
         }
-        while let Some(tree) = self.trees.first_from(number) {
+        let store: &mut Store = self;
+        while let Some(tree) = store.trees.first_from(number) {
             if number != tree.id as usize {
                 (number, after) = (tree.id as usize, None);
             }
-            let before = self.log.pending_bytes();
-            let (copied, last) =
-                journal::append_copies(&mut self.log, self.cycle.number, tree, below, after, room);
-            self.counts.copied_deltas += copied as u64;
-            if self.log.marker().is_some() {
-                self.refresh_floors();
+            let before = store.log.pending_bytes();
+            let (copied, last) = journal::append_copies(
+                &mut store.log,
+                store.cycle.number,
+                tree,
+                below,
+                after,
+                room,
+            );
+            store.counts.copied_deltas += copied as u64;
+            if store.log.marker().is_some() {
+                store.refresh_floors();
             }
-            let bytes = self.log.pending_bytes() - before;
-            self.cycle.owed = self.cycle.owed.saturating_sub(bytes);
-            self.commit_costs.copied(bytes);
-            self.tuner.copied(bytes as f64 / self.view.log_page_size.max(1) as f64);
+            let bytes = store.log.pending_bytes() - before;
+            store.cycle.owed = store.cycle.owed.saturating_sub(bytes);
+            store.commit_costs.copied(bytes);
+            store.tuner.copied(bytes as f64 / store.view.log_page_size.max(1) as f64);
             after = last;
             if after.is_none() {
                 number += 1;
             }
-            let is_more = bytes > 0 && self.trees.first_from(number).is_some();
-            if is_more && self.log.pending_bytes() >= self.copy_batch_size() {
-                self.cycle.phase = Phase::Copying { tree: number, after };
-                self.want_flush();
+            let is_more = bytes > 0 && store.trees.first_from(number).is_some();
+            if is_more && store.log.pending_bytes() >= store.copy_batch_size() {
+                store.cycle.phase = Phase::Copying { tree: number, after };
+                store.want_flush();
                 return;
             }
         }
-        self.cycle.phase = Phase::Settling { copied: self.log.appended() };
-        self.want_flush();
+        store.cycle.phase = Phase::Settling { copied: store.log.appended() };
+        store.want_flush();
     }
 
     fn settle_cycle(&mut self, copied: Lsn) -> Step<Option<Job>> {
@@ -660,43 +715,6 @@ impl Engine {
     fn is_reshaping_anywhere(&self) -> bool {
         let cutoff = self.cycle.cutoff;
         self.trees.iter().any(|tree| tree.structure.first_until(cutoff).is_some())
-    }
-
-    /// Bytes that the record of a checkpoint may come to need for unfinished work: the master record,
-    /// and the pages of open groups.
-    pub(crate) fn record_size(&self) -> usize {
-        let releases = self.trims.deferred().map(|(_, release)| RELEASE_SIZE + release.size());
-        let open = self.transactions.values().map(|transaction| transaction.named_size());
-        let bare =
-            self.runs.bare_lsns().map(|lsn| MasterRun::size_of(&MasterRun::bare(lsn).run, 0));
-        let lists = releases.chain(open).chain(bare).sum::<usize>() + self.run_record_size();
-        MASTER_HEAD_SIZE + self.counts_size() + lists + self.open_pages_size()
-    }
-
-    /// Bytes of that record that name the runs of committed transactions.
-    fn run_record_size(&self) -> usize {
-        let runs = self.runs.unfinished().chain(&self.cycle.loaded);
-        runs.map(|run| run.named_size).sum()
-    }
-
-    /// Bytes of that record that go when background work has loaded every run and released all pages
-    /// that may go.
-    pub(crate) fn passing_record_size(&self) -> usize {
-        let ready = self.trims.ready(self.durable(), self.snapshots.oldest());
-        let released = ready.map(|release| RELEASE_SIZE + release.size()).sum::<usize>();
-        // Only the space floor can tell which of the pages belong to groups that are about to be
-        // closed.
-        let listed = if self.trims.has_groups() { self.view.record_listed } else { 0 };
-        self.run_record_size() + released + listed
-    }
-
-    /// Bytes of that record that list pages of open groups: the pages on flash when the engine last saw
-    /// the space floor, and the pages that may have come since.
-    pub(crate) fn open_pages_size(&self) -> usize {
-        let installs = self.open_groups().map(|job| job.page_count());
-        let open = self.transactions.values().map(|transaction| transaction.unwritten);
-        let pages = installs.chain(open).sum::<usize>() + self.claimed_page_count();
-        self.view.record_listed + pages * OPEN_GROUP_PAGE_SIZE
     }
 
     pub(crate) fn master(&self) -> Master {
@@ -771,12 +789,6 @@ impl Engine {
         self.cycle.phase = Phase::Idle;
         self.cycle.is_awaited = self.cycle.is_wanted;
         self.cycle.goes_first = false;
-    }
-
-    /// Rows of a table by its last count, with its live deltas: for estimates.
-    pub(crate) fn entry_estimate(&self, table: Table) -> u64 {
-        let Some(tree) = self.trees.get(table.id as usize) else { return 0 };
-        u64::try_from(tree.entry_count).unwrap_or(0) + tree.deltas.len() as u64
     }
 }
 

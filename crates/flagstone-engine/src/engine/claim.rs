@@ -48,7 +48,7 @@ use super::descent::{Seek, corrupt, end_of_child};
 use super::merge::{InstallJob, Next, OldBase, PageWrite, ReshapePlan, WriteJob};
 use super::spill::private_bounds;
 use super::transaction::{Ticket, Transaction, split_private_key, without_versions};
-use super::{CATALOG, Engine, Job, Step, Stop, Table, Wait};
+use super::{CATALOG, Commits, Job, Step, Stop, Store, Table, Transactions, Wait};
 use crate::bugs::SeededBug;
 use crate::delta::{DeltaMap, KeyRange, Op};
 use crate::error::EngineError;
@@ -185,7 +185,54 @@ pub(super) struct LeafPlace {
     pub(super) high: Option<Vec<u8>>,
 }
 
-impl Engine {
+impl Store {
+    /// The leaf of `key`, without reading it.
+    pub(super) fn place_of(&mut self, table: Table, key: &[u8]) -> Step<LeafPlace> {
+        let index = self.node_for(table, Seek::At(key), 1)?;
+        let frame = self.pool.frame(index);
+        let view = NodeView::trusted(&frame.image);
+        if view.is_leaf() {
+            return Ok(LeafPlace { page: frame.page, low: Vec::new(), high: None });
+        }
+        let (place, page) =
+            view.child_for(key).ok_or_else(|| corrupt(frame.page, "inner node has no child"))?;
+        Ok(LeafPlace { page, low: view.separator(place), high: end_of_child(&view, key) })
+    }
+
+    pub(super) fn append_marker(&mut self, group: Option<GroupId>) -> Lsn {
+        self.append_claimed_record(group.unwrap_or(GroupId::NONE), &[])
+    }
+}
+
+impl Transactions {
+    /// Whether `xid` is being committed with its leaves.
+    pub(crate) fn is_claiming(&self, xid: Xid) -> bool {
+        self.claim.as_ref().is_some_and(|claim| claim.xid == xid)
+    }
+
+    /// The pages of a leaf that became several are durable, and the record that names them is in the
+    /// log: it commits the transaction (Q5).
+    pub(super) fn claim_reshaped(&mut self, install: InstallJob) {
+        let Some(claim) = &mut self.claim else { return };
+        let lsn = install.lsn;
+        (claim.group, claim.phase) = (Some(install.grouped.group), Phase::Recorded(lsn));
+        claim.reshaped = Some(install);
+        let placeholder = Transaction { is_refused: true, ..Transaction::default() };
+        if let Some(own) = self.transactions.insert(claim.xid, placeholder) {
+            self.uncommitted_size -= own.size;
+        }
+        (self.committed, self.flush_to) = (lsn, self.flush_to.max(lsn));
+    }
+
+    /// Whether a change of some tree's shape is written and not installed.
+    pub(super) fn has_installs(&self) -> bool {
+        self.open_groups().next().is_some()
+            || self.drops.has_freed()
+            || self.claim.as_ref().is_some_and(|claim| claim.reshaped.is_some())
+    }
+}
+
+impl Commits {
     /// Passes when `xid` commits by the log.
     ///
     /// # Errors
@@ -216,11 +263,6 @@ impl Engine {
         self.admit_commit(xid)?;
         self.begin_claim(xid, next);
         Err(Stop::Wait(Wait::Claim))
-    }
-
-    /// Whether `xid` is being committed with its leaves.
-    pub(crate) fn is_claiming(&self, xid: Xid) -> bool {
-        self.claim.as_ref().is_some_and(|claim| claim.xid == xid)
     }
 
     /// Gives up the commit of `xid`, which met an error. False when its owner has to ask again: its
@@ -444,19 +486,6 @@ impl Engine {
             claim.group = Some(group);
         }
         Ok(group)
-    }
-
-    /// The leaf of `key`, without reading it.
-    pub(super) fn place_of(&mut self, table: Table, key: &[u8]) -> Step<LeafPlace> {
-        let index = self.node_for(table, Seek::At(key), 1)?;
-        let frame = self.pool.frame(index);
-        let view = NodeView::trusted(&frame.image);
-        if view.is_leaf() {
-            return Ok(LeafPlace { page: frame.page, low: Vec::new(), high: None });
-        }
-        let (place, page) =
-            view.child_for(key).ok_or_else(|| corrupt(frame.page, "inner node has no child"))?;
-        Ok(LeafPlace { page, low: view.separator(place), high: end_of_child(&view, key) })
     }
 
     /// Programs that a leaf's claim saves; zero or less when its changes are better in the log. Where
@@ -759,27 +788,6 @@ impl Engine {
         self.claim = Some(claim);
     }
 
-    /// The pages of a leaf that became several are durable, and the record that names them is in the
-    /// log: it commits the transaction (Q5).
-    pub(super) fn claim_reshaped(&mut self, install: InstallJob) {
-        let Some(claim) = &mut self.claim else { return };
-        let lsn = install.lsn;
-        (claim.group, claim.phase) = (Some(install.grouped.group), Phase::Recorded(lsn));
-        claim.reshaped = Some(install);
-        let placeholder = Transaction { is_refused: true, ..Transaction::default() };
-        if let Some(own) = self.transactions.insert(claim.xid, placeholder) {
-            self.uncommitted_size -= own.size;
-        }
-        (self.committed, self.flush_to) = (lsn, self.flush_to.max(lsn));
-    }
-
-    /// Whether a change of some tree's shape is written and not installed.
-    pub(super) fn has_installs(&self) -> bool {
-        self.open_groups().next().is_some()
-            || self.drops.has_freed()
-            || self.claim.as_ref().is_some_and(|claim| claim.reshaped.is_some())
-    }
-
     /// There are no pages for the claim, or one of its leaves cannot be read: the log takes all
     /// changes. False when no claim is being written.
     pub(super) fn claim_cannot_go_on(&mut self) -> bool {
@@ -856,10 +864,6 @@ impl Engine {
         self.counts.commits += 1;
         self.counts.claimed_pages += page_count as u64;
         self.release(claim.xid);
-    }
-
-    pub(super) fn append_marker(&mut self, group: Option<GroupId>) -> Lsn {
-        self.append_claimed_record(group.unwrap_or(GroupId::NONE), &[])
     }
 
     /// Installs one leaf; snapshots below `until` need the old one.

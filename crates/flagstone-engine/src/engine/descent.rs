@@ -4,7 +4,7 @@ use flagstone_space::{LogicalPage, Lsn, PageInfo};
 
 use super::pool::{Class, FrameIndex};
 use super::scan::{Direction, ScanRange};
-use super::{Engine, Fetch, Fetched, Step, Stop, Table};
+use super::{Fetch, Fetched, Step, Stop, Store, Table, Transactions};
 use crate::bugs::SeededBug;
 use crate::delta::KeyRange;
 use crate::error::EngineError;
@@ -83,7 +83,7 @@ pub(crate) fn check_node(
     Err(EngineError::Corrupt { page, check: "node differs from its parent's separators" })
 }
 
-impl Engine {
+impl Store {
     /// The frame of the leaf that `seek` names.
     ///
     /// # Errors
@@ -183,45 +183,6 @@ impl Engine {
         }
         self.pool.misses += 1;
         Err(Stop::Miss(Fetch::Page(page, self.reads.begin(page))))
-    }
-
-    /// Takes a page that was read for a miss.
-    ///
-    /// # Errors
-    ///
-    /// `Corrupt` when the page's content does not fit its address.
-    pub fn fill(&mut self, fetched: Fetched) -> Result<(), EngineError> {
-        self.pool.count_shared_reads();
-        if fetched.cost_ns > 0 {
-            self.pool.costs.note_read(fetched.cost_ns);
-        }
-        match fetched.fetch {
-            Fetch::Page(page, number) => {
-                let is_stale = self.reads.end(page, number);
-                let is_stale = is_stale && !self.bugs.has(SeededBug::KeepStaleReads);
-                if is_stale || self.pool.peek(page).is_some() {
-                    return Ok(());
-                }
-                match fetched.found {
-                    Some((info, image)) => self.fill_page(page, info, image),
-                    None => self.fill_absent(page),
-                }
-            }
-            Fetch::Grouped(group, page) => self.fill_run(group, page, fetched.found),
-            Fetch::Pinned(pin, page) => {
-                if !self.retains(pin) {
-                    // The last snapshot that needed the version has ended meanwhile: its reader gets an
-                    // error.
-                    return Ok(());
-                }
-                let (info, mut image) = fetched.found.ok_or(missing(page))?;
-                self.widen(&mut image);
-                NodeView::parse(&image)
-                    .map_err(|_| EngineError::Corrupt { page, check: "old leaf does not parse" })?;
-                self.snapshots.keep_old(pin, info.lsn, image);
-                Ok(())
-            }
-        }
     }
 
     /// A read that was asked for failed: no page will come.
@@ -334,6 +295,47 @@ impl Engine {
         self.growth.merged(totals.bytes, self.deltas_size + waiting);
         self.note_deltas_size(before, after);
         totals.count
+    }
+}
+
+impl Transactions {
+    /// Takes a page that was read for a miss.
+    ///
+    /// # Errors
+    ///
+    /// `Corrupt` when the page's content does not fit its address.
+    pub fn fill(&mut self, fetched: Fetched) -> Result<(), EngineError> {
+        self.pool.count_shared_reads();
+        if fetched.cost_ns > 0 {
+            self.pool.costs.note_read(fetched.cost_ns);
+        }
+        match fetched.fetch {
+            Fetch::Page(page, number) => {
+                let is_stale = self.reads.end(page, number);
+                let is_stale = is_stale && !self.bugs.has(SeededBug::KeepStaleReads);
+                if is_stale || self.pool.peek(page).is_some() {
+                    return Ok(());
+                }
+                match fetched.found {
+                    Some((info, image)) => self.fill_page(page, info, image),
+                    None => self.fill_absent(page),
+                }
+            }
+            Fetch::Grouped(group, page) => self.fill_run(group, page, fetched.found),
+            Fetch::Pinned(pin, page) => {
+                if !self.retains(pin) {
+                    // The last snapshot that needed the version has ended meanwhile: its reader gets an
+                    // error.
+                    return Ok(());
+                }
+                let (info, mut image) = fetched.found.ok_or(missing(page))?;
+                self.widen(&mut image);
+                NodeView::parse(&image)
+                    .map_err(|_| EngineError::Corrupt { page, check: "old leaf does not parse" })?;
+                self.snapshots.keep_old(pin, info.lsn, image);
+                Ok(())
+            }
+        }
     }
 }
 

@@ -35,7 +35,7 @@ use super::catalog::{CATALOG, Tree, tombstone};
 use super::journal::InstallParts;
 use super::merge::{Job, Next};
 use super::transaction::{Transaction, private_key};
-use super::{Engine, Step, Table};
+use super::{Commits, Step, Store, Table, Transactions};
 use crate::delta::{DroppedRefs, KeyRange, Op};
 use crate::error::EngineError;
 use crate::lock::Xid;
@@ -145,7 +145,37 @@ impl Drops {
     }
 }
 
-impl Engine {
+impl Store {
+    /// Whether a table was dropped and has pages or an entry left.
+    pub(crate) fn is_dropped(&self, table: Table) -> bool {
+        self.trees.get(table.id as usize).is_some_and(|tree| tree.dropped.is_some())
+    }
+
+    /// Refuses a table that is gone for transactions.
+    pub(super) fn require_table(&self, id: u32) -> Result<(), EngineError> {
+        let tree = self.trees.get(id as usize);
+        let is_there = tree.is_some_and(|tree| tree.root.is_some() && tree.dropped.is_none());
+        if is_there { Ok(()) } else { Err(EngineError::NoTable) }
+    }
+
+    /// Refuses a table that is gone for a snapshot at `upto`.
+    pub(super) fn require_table_at(&self, table: Table, upto: Lsn) -> Result<(), EngineError> {
+        let dropped = self.trees.get(table.id as usize).and_then(|tree| tree.dropped.as_ref());
+        let is_gone = dropped.is_some_and(|dropped| dropped.lsn <= upto);
+        if is_gone { Err(EngineError::NoTable) } else { Ok(()) }
+    }
+}
+
+impl Transactions {
+    /// A table is dropped since `lsn`.
+    pub(crate) fn mark_dropped(&mut self, table: Table, lsn: Lsn) {
+        let Some(tree) = self.trees.get_mut(table.id as usize) else { return };
+        tree.dropped = Some(Box::new(Dropped::since(lsn)));
+        self.drops.tables.push(table.id);
+    }
+}
+
+impl Commits {
     /// Gives a transaction sole use of a table that it is going to drop: its commit drops it.
     pub(crate) fn note_drop(&mut self, xid: Xid, table: Table) -> Step<()> {
         let transaction = self.transaction(xid)?;
@@ -164,28 +194,16 @@ impl Engine {
         }
     }
 
-    /// A table is dropped since `lsn`.
-    pub(crate) fn mark_dropped(&mut self, table: Table, lsn: Lsn) {
-        let Some(tree) = self.trees.get_mut(table.id as usize) else { return };
-        tree.dropped = Some(Box::new(Dropped::since(lsn)));
-        self.drops.tables.push(table.id);
-    }
-
     /// Forgets drops above the durable frontier: the engine is poisoned, and the drops may not have
     /// happened.
     pub(super) fn forget_drops(&mut self, durable: Lsn) {
         for tree in &mut self.trees {
             tree.dropped.take_if(|dropped| dropped.lsn > durable);
         }
-        let trees = &self.trees;
+        let Transactions { store, drops, .. }: &mut Transactions = self;
         let is_dropped =
-            |id: u32| trees.get(id as usize).is_some_and(|tree| tree.dropped.is_some());
-        self.drops.tables.retain(|id| is_dropped(*id));
-    }
-
-    /// Whether a table was dropped and has pages or an entry left.
-    pub(crate) fn is_dropped(&self, table: Table) -> bool {
-        self.trees.get(table.id as usize).is_some_and(|tree| tree.dropped.is_some())
+            |id: u32| store.trees.get(id as usize).is_some_and(|tree| tree.dropped.is_some());
+        drops.tables.retain(|id| is_dropped(*id));
     }
 
     /// Whether the rest of a dropped table can be freed: no snapshot from before the drop is in the
@@ -193,20 +211,6 @@ impl Engine {
     pub(crate) fn may_free(&self, table: Table) -> bool {
         let dropped = self.trees.get(table.id as usize).and_then(|tree| tree.dropped.as_ref());
         dropped.is_some_and(|dropped| !self.hides_from_snapshot(dropped.lsn)) && !self.is_poisoned()
-    }
-
-    /// Refuses a table that is gone for transactions.
-    pub(super) fn require_table(&self, id: u32) -> Result<(), EngineError> {
-        let tree = self.trees.get(id as usize);
-        let is_there = tree.is_some_and(|tree| tree.root.is_some() && tree.dropped.is_none());
-        if is_there { Ok(()) } else { Err(EngineError::NoTable) }
-    }
-
-    /// Refuses a table that is gone for a snapshot at `upto`.
-    pub(super) fn require_table_at(&self, table: Table, upto: Lsn) -> Result<(), EngineError> {
-        let dropped = self.trees.get(table.id as usize).and_then(|tree| tree.dropped.as_ref());
-        let is_gone = dropped.is_some_and(|dropped| dropped.lsn <= upto);
-        if is_gone { Err(EngineError::NoTable) } else { Ok(()) }
     }
 
     /// Whether work can be done now for a table that was dropped.
@@ -329,8 +333,9 @@ impl Engine {
     }
 
     fn move_drops(&mut self, from: Phase, to: Phase) {
-        for id in &self.drops.tables {
-            let Some(tree) = self.trees.get_mut(*id as usize) else { continue };
+        let Transactions { store, drops, .. }: &mut Transactions = self;
+        for id in &drops.tables {
+            let Some(tree) = store.trees.get_mut(*id as usize) else { continue };
             let root = tree.root;
             let Some(dropped) = tree.dropped.as_mut() else { continue };
             if dropped.phase == from {

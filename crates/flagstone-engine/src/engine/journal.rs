@@ -4,7 +4,7 @@ use std::ops::Bound;
 
 use flagstone_space::{GroupId, GroupSpan, LogicalPage, Lsn, Version};
 
-use super::Engine;
+use super::Store;
 use super::catalog::Tree;
 use super::checkpoint::MasterRun;
 use super::transaction::{Transaction, split_private_key};
@@ -23,7 +23,7 @@ pub(crate) struct InstallParts<'a> {
     pub(crate) dropped: &'a [Vec<u8>],
 }
 
-impl Engine {
+impl Store {
     /// Appends a transaction's commit record: the point at which it is committed (rule D5).
     pub(crate) fn append_commit(&mut self, transaction: &Transaction) -> Lsn {
         let before = self.log.pending_bytes();

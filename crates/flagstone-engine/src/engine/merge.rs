@@ -35,7 +35,7 @@ use super::dropped::Freed;
 use super::memory_tuner::MergeCost;
 use super::spill::SpillJob;
 use super::value::Release;
-use super::{Engine, Fetch, Step, Stop, Table};
+use super::{Engine, Fetch, Merges, Step, Stop, Store, Table};
 use crate::bugs::SeededBug;
 use crate::delta::KeyRange;
 use crate::error::EngineError;
@@ -416,6 +416,114 @@ pub const UNDERFULL_PERCENT: usize = 25;
 /// Merged neighbours fill at most this share of the page, in percent: room to grow again.
 const MERGED_PERCENT: usize = 80;
 
+impl Store {
+    /// Groups that are not installed, where they wait for syncs; elsewhere an install follows at once.
+    fn waiting_groups(&self) -> impl Iterator<Item = &Grouped> {
+        self.open_groups().filter(|_| self.view.needs_sync)
+    }
+
+    /// Whether the images of groups that are not installed take all the memory that is meant for them.
+    fn are_images_many(&self) -> bool {
+        let pages: usize = self.waiting_groups().map(Grouped::page_count).sum();
+        pages * self.payload_size > self.options.memory / IMAGES_SHARE
+    }
+
+    /// Memory of deltas, without the deltas that go when written groups are installed.
+    fn deltas_staying(&self) -> usize {
+        let leaving = self.waiting_groups().map(|job| job.reshape.frees).sum();
+        (self.deltas_size + self.uncommitted_size).saturating_sub(leaving)
+    }
+
+    fn sync_job(&self) -> Option<Job> {
+        self.unsynced.back().map(|last| Job::Sync(last.group))
+    }
+
+    fn may_install(&self, install: &InstallJob) -> bool {
+        install.lsn <= self.durable() || self.bugs.has(SeededBug::InstallBeforeDurable)
+    }
+}
+
+impl Merges {
+    /// A merge waits until the reshapes under way are installed.
+    pub(super) fn await_installs(&mut self) {
+        self.planner.awaits_installs = !self.unsynced.is_empty();
+        self.want_flush();
+    }
+
+    fn must_merge(&self) -> bool {
+        let guest = self.guest.as_ref();
+        let is_wanted = self.is_short() || guest.is_some_and(|guest| guest.has_due());
+        is_wanted && self.has_deltas() && !self.obstacles.is_out_of_pages()
+    }
+
+    /// Whether deltas have to meet their pages for want of memory.
+    fn is_short(&self) -> bool {
+        self.deltas_staying() > self.merges_above()
+            || self.planner.is_in_batch && !self.is_closing()
+            || self.growth.is_reclaiming()
+            || self.guest.as_ref().is_some_and(|guest| guest.is_under_way())
+            || self.pool.is_dry(self.frames_max())
+    }
+
+    /// Begins a batch of merges when deltas reach their limit, and ends it when the share of the
+    /// options is free again: groups grow meanwhile, and checkpoints find less to copy. There are no
+    /// batches where that share is less than a few leaves, nor while a leaf finds no page to split:
+    /// merges that are still possible are kept for the time when memory needs them (rule D7).
+    fn note_batch(&mut self) {
+        let (total, soft) = (self.deltas_staying(), self.merges_above());
+        let batch = (soft as f64 * self.options.techniques.merge_batch) as usize;
+        let is_worth =
+            batch >= BATCH_LEAVES_MIN * self.payload_size && !self.obstacles.lacks_pages();
+        let goes_on = is_worth && self.planner.is_in_batch && total > soft - batch;
+        self.planner.wants_log |= total > soft && self.limits.is_log_short;
+        self.planner.is_in_batch = total > soft || goes_on;
+    }
+
+    /// A search looks at a part of the tree: a batch ends when many searches in a row found no leaf
+    /// although no job is under way, for only a lack of memory makes a merge necessary.
+    fn note_empty_search(&mut self) {
+        self.planner.empty_searches += 1;
+        if self.planner.empty_searches >= FRUITLESS_MAX {
+            self.planner.empty_searches = 0;
+            self.planner.is_in_batch = false;
+        }
+    }
+
+    /// Key at which the next keys begin behind a page that cannot be read, on the way to the leaf of
+    /// `key`; none where every page on the way can be read, and none inside at the end of the tree.
+    pub(super) fn behind_unreadable(&self, table: Table, key: &[u8]) -> Option<Option<Vec<u8>>> {
+        let mut page = self.trees.get(table.id as usize)?.root?;
+        let mut high = None;
+        for _ in 0..=self.height {
+            if self.obstacles.is_unreadable(page) {
+                return Some(high);
+            }
+            let view = NodeView::trusted(&self.pool.frame(self.pool.peek(page)?).image);
+            if view.is_leaf() {
+                return None;
+            }
+            let (place, child) = view.child_for(key)?;
+            if place + 1 < view.count() {
+                high = Some(view.separator(place + 1));
+            }
+            page = child;
+        }
+        None
+    }
+
+    /// Whether no job under way can free a leaf for a merge.
+    fn is_at_rest(&self) -> bool {
+        self.busy.is_empty() && !self.has_installs() && self.durable() >= self.committed
+    }
+
+    /// Asks for a leaf to be merged as soon as possible: an insert did not fit the leaf.
+    pub(crate) fn want_merge(&mut self, table: Table, key: &[u8]) {
+        if self.planner.target.is_none() {
+            self.planner.target = Some(Target::new(table, key.to_vec(), Reason::Eager));
+        }
+    }
+}
+
 impl Engine {
     /// Whether there is background work: whether `Runtime::work_begin` would find any.
     #[must_use]
@@ -488,33 +596,6 @@ impl Engine {
         self.planner.awaits_installs || self.are_images_many()
     }
 
-    /// Groups that are not installed, where they wait for syncs; elsewhere an install follows at once.
-    fn waiting_groups(&self) -> impl Iterator<Item = &Grouped> {
-        self.open_groups().filter(|_| self.view.needs_sync)
-    }
-
-    /// Whether the images of groups that are not installed take all the memory that is meant for them.
-    fn are_images_many(&self) -> bool {
-        let pages: usize = self.waiting_groups().map(Grouped::page_count).sum();
-        pages * self.payload_size > self.options.memory / IMAGES_SHARE
-    }
-
-    /// Memory of deltas, without the deltas that go when written groups are installed.
-    fn deltas_staying(&self) -> usize {
-        let leaving = self.waiting_groups().map(|job| job.reshape.frees).sum();
-        (self.deltas_size + self.uncommitted_size).saturating_sub(leaving)
-    }
-
-    fn sync_job(&self) -> Option<Job> {
-        self.unsynced.back().map(|last| Job::Sync(last.group))
-    }
-
-    /// A merge waits until the reshapes under way are installed.
-    pub(super) fn await_installs(&mut self) {
-        self.planner.awaits_installs = !self.unsynced.is_empty();
-        self.want_flush();
-    }
-
     fn next_step(&mut self) -> Step<Next> {
         if self.installs.front().is_some_and(|install| self.may_install(install))
             && let Some(install) = self.installs.pop_front()
@@ -581,18 +662,8 @@ impl Engine {
         }
     }
 
-    fn may_install(&self, install: &InstallJob) -> bool {
-        install.lsn <= self.durable() || self.bugs.has(SeededBug::InstallBeforeDurable)
-    }
-
     fn must_spill(&self) -> bool {
         self.uncommitted_size > self.limits.uncommitted && self.obstacles.no_spill().is_none()
-    }
-
-    fn must_merge(&self) -> bool {
-        let guest = self.guest.as_ref();
-        let is_wanted = self.is_short() || guest.is_some_and(|guest| guest.has_due());
-        is_wanted && self.has_deltas() && !self.obstacles.is_out_of_pages()
     }
 
     /// Whether deltas take more memory than they may, and merges can help.
@@ -600,42 +671,9 @@ impl Engine {
         self.deltas_size > self.limits.deltas_hard && self.must_merge() && !self.is_poisoned()
     }
 
-    /// Whether deltas have to meet their pages for want of memory.
-    fn is_short(&self) -> bool {
-        self.deltas_staying() > self.merges_above()
-            || self.planner.is_in_batch && !self.is_closing()
-            || self.growth.is_reclaiming()
-            || self.guest.as_ref().is_some_and(|guest| guest.is_under_way())
-            || self.pool.is_dry(self.frames_max())
-    }
-
-    /// Begins a batch of merges when deltas reach their limit, and ends it when the share of the
-    /// options is free again: groups grow meanwhile, and checkpoints find less to copy. There are no
-    /// batches where that share is less than a few leaves, nor while a leaf finds no page to split:
-    /// merges that are still possible are kept for the time when memory needs them (rule D7).
-    fn note_batch(&mut self) {
-        let (total, soft) = (self.deltas_staying(), self.merges_above());
-        let batch = (soft as f64 * self.options.techniques.merge_batch) as usize;
-        let is_worth =
-            batch >= BATCH_LEAVES_MIN * self.payload_size && !self.obstacles.lacks_pages();
-        let goes_on = is_worth && self.planner.is_in_batch && total > soft - batch;
-        self.planner.wants_log |= total > soft && self.limits.is_log_short;
-        self.planner.is_in_batch = total > soft || goes_on;
-    }
-
     /// Whether leaves were merged lately only because the log is short.
     pub(crate) fn take_log_wish(&mut self) -> bool {
         std::mem::take(&mut self.planner.wants_log)
-    }
-
-    /// A search looks at a part of the tree: a batch ends when many searches in a row found no leaf
-    /// although no job is under way, for only a lack of memory makes a merge necessary.
-    fn note_empty_search(&mut self) {
-        self.planner.empty_searches += 1;
-        if self.planner.empty_searches >= FRUITLESS_MAX {
-            self.planner.empty_searches = 0;
-            self.planner.is_in_batch = false;
-        }
     }
 
     /// There are no pages for the job that asked for them; false when the job cannot be put off.
@@ -665,44 +703,10 @@ impl Engine {
         is_new || self.obstacles.note_unreadable(at.page, error)
     }
 
-    /// Key at which the next keys begin behind a page that cannot be read, on the way to the leaf of
-    /// `key`; none where every page on the way can be read, and none inside at the end of the tree.
-    pub(super) fn behind_unreadable(&self, table: Table, key: &[u8]) -> Option<Option<Vec<u8>>> {
-        let mut page = self.trees.get(table.id as usize)?.root?;
-        let mut high = None;
-        for _ in 0..=self.height {
-            if self.obstacles.is_unreadable(page) {
-                return Some(high);
-            }
-            let view = NodeView::trusted(&self.pool.frame(self.pool.peek(page)?).image);
-            if view.is_leaf() {
-                return None;
-            }
-            let (place, child) = view.child_for(key)?;
-            if place + 1 < view.count() {
-                high = Some(view.separator(place + 1));
-            }
-            page = child;
-        }
-        None
-    }
-
-    /// Whether no job under way can free a leaf for a merge.
-    fn is_at_rest(&self) -> bool {
-        self.busy.is_empty() && !self.has_installs() && self.durable() >= self.committed
-    }
-
     fn must_load_runs(&self) -> bool {
         // A run that is loaded while the last checkpoint is made would not be covered by it.
         let may_load = !self.is_replaying() && !self.is_closing();
         may_load && self.are_runs_due() && !self.must_merge() && !self.goes_before_merges()
-    }
-
-    /// Asks for a leaf to be merged as soon as possible: an insert did not fit the leaf.
-    pub(crate) fn want_merge(&mut self, table: Table, key: &[u8]) {
-        if self.planner.target.is_none() {
-            self.planner.target = Some(Target::new(table, key.to_vec(), Reason::Eager));
-        }
     }
 }
 

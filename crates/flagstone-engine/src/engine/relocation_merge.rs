@@ -6,7 +6,7 @@ use flagstone_space::{LogicalPage, Lsn, NewerImage, PageInfo};
 use super::merge::UNDERFULL_PERCENT;
 use super::pool::FrameIndex;
 use super::transaction::split_private_key;
-use super::{Engine, Step, Table};
+use super::{Merges, Step, Store, Table};
 use crate::delta::{DeltaMap, Entry, KeyRange};
 use crate::node::{self, NoOutline, NodeView};
 use crate::options::MergeTo;
@@ -20,13 +20,15 @@ pub(crate) struct Folding {
     high: Option<Vec<u8>>,
 }
 
-impl Engine {
+impl Store {
     /// Whether commits may go straight into frames: snapshots read older versions, and changes
     /// that are still on flash come before them.
     pub(crate) fn folds_commits(&self) -> bool {
         self.holds_images_ahead() && self.snapshots.is_empty() && self.runs.is_empty()
     }
+}
 
+impl Merges {
     /// Folds the changes of a commit into the frames of their leaves, each leaf's all or none: an
     /// image that is complete to the commit must not lack a part of it.
     pub(crate) fn fold_commit(&mut self, writes: &DeltaMap, lsn: Lsn) {
@@ -125,13 +127,14 @@ impl Engine {
         let count_before = view.count() as i64;
         self.drop_redundant(table, range, base_lsn);
         let is_root = self.root_of(table)? == page;
-        let Some(tree) = self.trees.get(table.id as usize) else { return Ok(false) };
+        let Store { trees, pool, payload_size, .. }: &mut Store = self;
+        let Some(tree) = trees.get(table.id as usize) else { return Ok(false) };
         let deltas = &tree.deltas;
         let lsns = deltas.range(range).flat_map(|entry| entry.versions().map(|(lsn, _)| lsn));
         let Some(first) = lsns.filter(|lsn| *lsn <= upto).min() else { return Ok(false) };
         let count = deltas.range_totals(range, upto).count as u64;
-        let used_min = self.payload_size * UNDERFULL_PERCENT;
-        let folded = self.pool.update(index, upto, |image| {
+        let used_min = *payload_size * UNDERFULL_PERCENT;
+        let folded = pool.update(index, upto, |image| {
             let mut new = image.clone();
             let fold = node::fold_in_place(&mut new, deltas, upto, &mut NoOutline).ok()??;
             let is_small = NodeView::trusted(&new).used_bytes() * 100 < used_min;

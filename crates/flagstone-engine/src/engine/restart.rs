@@ -17,7 +17,7 @@ use super::catalog::CATALOG;
 use super::checkpoint::{Input, Master, MasterRun};
 use super::descent::Seek;
 use super::spill::Run;
-use super::{Engine, MERGE_PAGES, Step, Table, UNPACKED_MAX};
+use super::{MERGE_PAGES, Recovery, Step, Store, Table, UNPACKED_MAX};
 use crate::bugs::SeededBug;
 use crate::delta::{KeyRange, Op, Unpacker};
 use crate::error::Corruption;
@@ -72,7 +72,36 @@ const DAMAGED: Corruption = Corruption { page: None, check: "log record does not
 const NOT_KEPT: Corruption =
     Corruption { page: None, check: "LSN that the log could not have at its place" };
 
-impl Engine {
+impl Store {
+    /// Memory that restart may fill: no frame needs its share yet.
+    pub(crate) fn replay_size_max(&self) -> usize {
+        let frames = self.frames_min() + MERGE_PAGES * self.payload_size;
+        self.options.memory.saturating_sub(frames).max(self.limits.deltas_soft)
+    }
+
+    /// Whether more changes are left at the end than a checkpoint may have to copy: the log has no room
+    /// for them (rule D7).
+    pub(crate) fn exceeds_copies(&self) -> bool {
+        self.options.techniques.compaction == Compaction::Copy
+            && self.packed_size > self.view.copies_max()
+    }
+
+    /// Whether commits are being put back.
+    pub(crate) fn is_replaying(&self) -> bool {
+        self.replaying.is_some()
+    }
+
+    /// Above this size, changes are merged to make room. Until users come, frames do not need their
+    /// share, and changes that a checkpoint has room to copy need not be merged for it.
+    pub(super) fn merges_above(&self) -> usize {
+        match self.is_opening && !self.exceeds_copies() {
+            true => self.replay_size_max(),
+            false => self.limits.deltas_soft.saturating_sub(self.kept_for_parts()),
+        }
+    }
+}
+
+impl Recovery {
     /// Takes over the state of the master record.
     ///
     /// # Errors
@@ -360,12 +389,6 @@ impl Engine {
         self.pool.remove(page);
     }
 
-    /// Memory that restart may fill: no frame needs its share yet.
-    pub(crate) fn replay_size_max(&self) -> usize {
-        let frames = self.frames_min() + MERGE_PAGES * self.payload_size;
-        self.options.memory.saturating_sub(frames).max(self.limits.deltas_soft)
-    }
-
     /// Bytes that are put back.
     pub(crate) fn put_back_size(&self) -> usize {
         self.deltas_size
@@ -374,13 +397,6 @@ impl Engine {
     /// Whether more is put back than changes may take of memory and of the log.
     pub(crate) fn exceeds_share(&self) -> bool {
         self.deltas_size > self.limits.deltas_soft
-    }
-
-    /// Whether more changes are left at the end than a checkpoint may have to copy: the log has no room
-    /// for them (rule D7).
-    pub(crate) fn exceeds_copies(&self) -> bool {
-        self.options.techniques.compaction == Compaction::Copy
-            && self.packed_size > self.view.copies_max()
     }
 
     /// Packs the deltas into maps as small as maps filled in order: deltas that met their leaves left
@@ -432,25 +448,11 @@ impl Engine {
         }
     }
 
-    /// Whether commits are being put back.
-    pub(crate) fn is_replaying(&self) -> bool {
-        self.replaying.is_some()
-    }
-
     /// Holds a number that a page gave up while commits are put back. New images are complete to less
     /// than the record that frees the number; if the record were replayed after a new owner had written
     /// such an image, it would free the owner's page. So the number stays taken until the end.
     pub(crate) fn hold_number(&mut self, page: LogicalPage) {
         self.held_numbers.push(page);
-    }
-
-    /// Above this size, changes are merged to make room. Until users come, frames do not need their
-    /// share, and changes that a checkpoint has room to copy need not be merged for it.
-    pub(super) fn merges_above(&self) -> usize {
-        match self.is_opening && !self.exceeds_copies() {
-            true => self.replay_size_max(),
-            false => self.limits.deltas_soft.saturating_sub(self.kept_for_parts()),
-        }
     }
 
     /// Users may come.
@@ -463,9 +465,11 @@ impl Engine {
         (self.replaying, self.is_opening) = (None, true);
         if self.has_deltas() {
             // How many pages their merges give back is not known either.
-            self.growth.committed(self.growth_waiting());
+            let waiting = self.growth_waiting();
+            self.growth.committed(waiting);
         }
-        self.cycle.count_replayed(self.deltas_size);
+        let deltas_size = self.deltas_size;
+        self.cycle.count_replayed(deltas_size);
         self.refresh_floors();
         std::mem::take(&mut self.held_numbers)
     }
@@ -476,8 +480,9 @@ mod tests {
     use flagstone_nand::{Profile, SimNand};
     use flagstone_space::GroupId;
 
-    use super::{Engine, Lsn, Master, Replay, Table};
+    use super::{Lsn, Master, Replay, Table};
     use crate::delta::{Op, pack};
+    use crate::engine::Engine;
     use crate::log::{ItemBuf, Record};
     use crate::testing::Database;
     use crate::{Budget, Options};

@@ -26,7 +26,7 @@
 
 use super::merge::{Job, Next};
 use super::transaction::split_private_key;
-use super::{Engine, Step, Stop, Wait};
+use super::{Commits, Step, Stop, Store, Wait};
 use crate::delta::KeyRange;
 use crate::lock::Xid;
 use crate::options::CommitBy;
@@ -81,7 +81,73 @@ pub(crate) struct Spread {
     alone: usize,
 }
 
-impl Engine {
+impl Store {
+    /// Waiting runs, as a fraction of their bound (B2).
+    fn waiting(&self) -> f64 {
+        let keys = self.runs.waiting_count() * RUNS_SHARE * self.payload_size;
+        let in_memory = keys as f64 / self.limits.deltas_hard as f64;
+        let pages = self.runs.pages_left() as f64 / self.waiting_pages_max() as f64;
+        pages.max(in_memory).max(self.waiting_part())
+    }
+
+    /// Pages of runs that may wait: a share of the leaves' pages, as far as memory can hold them all.
+    fn waiting_pages_max(&self) -> u64 {
+        let pages = |bytes: usize| (bytes / self.payload_size / 2) as u64;
+        let (least, most) = (self.limits.deltas_hard, self.options.memory);
+        (self.leaf_pages() / WAITING_SHARE).clamp(pages(least.min(most)), pages(most))
+    }
+
+    /// Approximate number of pages that belong to no run.
+    fn leaf_pages(&self) -> u64 {
+        self.used_pages().saturating_sub(self.runs.page_count() as u64)
+    }
+
+    /// Whether the runs that a checkpoint would free take more pages than the bound of waiting runs.
+    pub(super) fn are_loaded_many(&self) -> bool {
+        // A restart finds these runs waiting.
+        self.runs.loaded_pages() > self.waiting_pages_max()
+    }
+
+    /// Memory that is kept for parts of runs, while some wait.
+    pub(super) fn kept_for_parts(&self) -> usize {
+        let is_waiting = !self.runs.is_empty() && !self.run_commit.is_asked;
+        if is_waiting { self.limits.deltas_hard / RUNS_SHARE } else { 0 }
+    }
+
+    /// A read needs changes that runs hold.
+    pub(crate) fn ask_for_runs(&mut self) {
+        if !self.runs.is_empty() {
+            self.run_commit.is_asked = true;
+            self.run_commit.pause = PAUSE;
+        }
+    }
+
+    pub(super) fn is_asked_for_runs(&self) -> bool {
+        self.run_commit.is_asked
+    }
+
+    /// A read looks into waiting runs beside its table, or needs a part that is not loaded. Each read
+    /// has to look.
+    pub(super) fn note_run_read(&mut self, is_left: bool) {
+        self.run_commit.reads += 1;
+        if is_left || self.run_commit.reads > READS_MAX {
+            self.ask_for_runs();
+        }
+    }
+
+    /// No run waits any more.
+    pub(super) fn note_all_loaded(&mut self) {
+        (self.run_commit.is_asked, self.run_commit.reads) = (false, 0);
+    }
+
+    /// Whether so much waits that leaves have to be merged.
+    pub(super) fn are_runs_many(&self) -> bool {
+        let is_open = !self.is_opening && !self.is_replaying();
+        is_open && !self.runs.is_empty() && self.waiting() > MERGED_ABOVE
+    }
+}
+
+impl Commits {
     /// Passes when the changes of `xid` are ready for its commit, in memory or in runs.
     ///
     /// # Errors
@@ -166,46 +232,6 @@ impl Engine {
         Ok(2 * spread.alone > spread.places)
     }
 
-    /// Waiting runs, as a fraction of their bound (B2).
-    fn waiting(&self) -> f64 {
-        let keys = self.runs.waiting_count() * RUNS_SHARE * self.payload_size;
-        let in_memory = keys as f64 / self.limits.deltas_hard as f64;
-        let pages = self.runs.pages_left() as f64 / self.waiting_pages_max() as f64;
-        pages.max(in_memory).max(self.waiting_part())
-    }
-
-    /// Pages of runs that may wait: a share of the leaves' pages, as far as memory can hold them all.
-    fn waiting_pages_max(&self) -> u64 {
-        let pages = |bytes: usize| (bytes / self.payload_size / 2) as u64;
-        let (least, most) = (self.limits.deltas_hard, self.options.memory);
-        (self.leaf_pages() / WAITING_SHARE).clamp(pages(least.min(most)), pages(most))
-    }
-
-    /// Approximate number of pages that belong to no run.
-    fn leaf_pages(&self) -> u64 {
-        self.used_pages().saturating_sub(self.runs.page_count() as u64)
-    }
-
-    /// Whether the runs that a checkpoint would free take more pages than the bound of waiting runs.
-    pub(super) fn are_loaded_many(&self) -> bool {
-        // A restart finds these runs waiting.
-        self.runs.loaded_pages() > self.waiting_pages_max()
-    }
-
-    /// Memory that is kept for parts of runs, while some wait.
-    pub(super) fn kept_for_parts(&self) -> usize {
-        let is_waiting = !self.runs.is_empty() && !self.run_commit.is_asked;
-        if is_waiting { self.limits.deltas_hard / RUNS_SHARE } else { 0 }
-    }
-
-    /// A read needs changes that runs hold.
-    pub(crate) fn ask_for_runs(&mut self) {
-        if !self.runs.is_empty() {
-            self.run_commit.is_asked = true;
-            self.run_commit.pause = PAUSE;
-        }
-    }
-
     /// There is no room beside runs: they are loaded, and a checkpoint frees their pages. False when
     /// that makes no room.
     pub(super) fn hurry_runs(&mut self) -> bool {
@@ -218,35 +244,11 @@ impl Engine {
         is_loading || is_loaded || self.covers_runs() || self.has_release()
     }
 
-    pub(super) fn is_asked_for_runs(&self) -> bool {
-        self.run_commit.is_asked
-    }
-
-    /// A read looks into waiting runs beside its table, or needs a part that is not loaded. Each read
-    /// has to look.
-    pub(super) fn note_run_read(&mut self, is_left: bool) {
-        self.run_commit.reads += 1;
-        if is_left || self.run_commit.reads > READS_MAX {
-            self.ask_for_runs();
-        }
-    }
-
-    /// No run waits any more.
-    pub(super) fn note_all_loaded(&mut self) {
-        (self.run_commit.is_asked, self.run_commit.reads) = (false, 0);
-    }
-
     /// Whether runs have to be loaded, all of them or some.
     pub(super) fn are_runs_due(&self) -> bool {
         let is_wanted =
             self.run_commit.is_asked || self.growth.is_reclaiming() || self.drops.has_tables();
         is_wanted && !self.runs.is_empty() || self.are_runs_many()
-    }
-
-    /// Whether so much waits that leaves have to be merged.
-    pub(super) fn are_runs_many(&self) -> bool {
-        let is_open = !self.is_opening && !self.is_replaying();
-        is_open && !self.runs.is_empty() && self.waiting() > MERGED_ABOVE
     }
 
     /// Takes a part of the changes of a transaction that commits by a run out of memory. Where there is

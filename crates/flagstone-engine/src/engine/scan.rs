@@ -8,7 +8,7 @@ use super::descent::Seek;
 use super::pool::FrameIndex;
 use super::snapshot::{OldLeaf, SnapshotId};
 use super::value::Descriptor;
-use super::{Engine, Step, Table};
+use super::{Step, Store, Table, Transactions};
 use crate::bugs::SeededBug;
 use crate::delta::{DeltaMap, KeyRange, Value, apply};
 use crate::error::EngineError;
@@ -113,40 +113,7 @@ struct Part {
     range: ScanRange,
 }
 
-impl Engine {
-    /// Appends rows of `range` as transaction `xid` sees them: the rows of one leaf, at most `limit`.
-    ///
-    /// Returns the rest of the range, none at its end. Locks the whole range first, so that no key can
-    /// appear in it (rule D13).
-    ///
-    /// # Errors
-    ///
-    /// Stops for locks and pages.
-    pub fn scan(
-        &mut self,
-        xid: Xid,
-        table: Table,
-        range: &ScanRange,
-        direction: Direction,
-        limit: usize,
-        out: &mut Vec<Row>,
-    ) -> Step<Option<ScanRange>> {
-        if range.is_empty() {
-            return Ok(None);
-        }
-        let table = self.own(table)?;
-        let (low, high) = (range.low.as_slice(), range.high.as_deref());
-        if !self.bugs.has(SeededBug::ScanWithoutLock) {
-            self.lock(xid, Target::Interval { tree: table.id, low, high }, Mode::Shared)?;
-        }
-        self.note_read(xid)?;
-        let mut part = self.part_of(table, range, direction, None)?;
-        self.clip_to_own(xid, table, &mut part.range, direction, limit)?;
-        let own = self.own_changes(xid, table, part.range.as_key_range())?;
-        let rows = self.rows_of(table, &part, Lsn(u64::MAX), &own)?;
-        Ok(deliver(rows, part.range, range, direction, limit, out))
-    }
-
+impl Store {
     /// As [`Engine::scan`] over committed rows, without a transaction.
     pub(crate) fn scan_committed(
         &mut self,
@@ -248,6 +215,41 @@ impl Engine {
                 Ok(merge_rows(base, deltas, upto, own, range)?)
             }
         }
+    }
+}
+
+impl Transactions {
+    /// Appends rows of `range` as transaction `xid` sees them: the rows of one leaf, at most `limit`.
+    ///
+    /// Returns the rest of the range, none at its end. Locks the whole range first, so that no key can
+    /// appear in it (rule D13).
+    ///
+    /// # Errors
+    ///
+    /// Stops for locks and pages.
+    pub fn scan(
+        &mut self,
+        xid: Xid,
+        table: Table,
+        range: &ScanRange,
+        direction: Direction,
+        limit: usize,
+        out: &mut Vec<Row>,
+    ) -> Step<Option<ScanRange>> {
+        if range.is_empty() {
+            return Ok(None);
+        }
+        let table = self.own(table)?;
+        let (low, high) = (range.low.as_slice(), range.high.as_deref());
+        if !self.bugs.has(SeededBug::ScanWithoutLock) {
+            self.lock(xid, Target::Interval { tree: table.id, low, high }, Mode::Shared)?;
+        }
+        self.note_read(xid)?;
+        let mut part = self.part_of(table, range, direction, None)?;
+        self.clip_to_own(xid, table, &mut part.range, direction, limit)?;
+        let own = self.own_changes(xid, table, part.range.as_key_range())?;
+        let rows = self.rows_of(table, &part, Lsn(u64::MAX), &own)?;
+        Ok(deliver(rows, part.range, range, direction, limit, out))
     }
 }
 

@@ -19,7 +19,7 @@ use super::descent::Seek;
 use super::pool::FrameIndex;
 use super::scan::{Direction, ScanRange, clip};
 use super::value::Descriptor;
-use super::{Engine, Fetch, Read, SnapshotId, Table};
+use super::{Fetch, Read, SnapshotId, Store, Table};
 use crate::delta::{Op, Value, apply};
 use crate::error::EngineError;
 use crate::node::{NodeView, Shape, ValueRef};
@@ -122,7 +122,7 @@ impl LeafRows {
     }
 }
 
-impl Engine {
+impl Store {
     /// Whether nothing has to learn that a page or a change was used.
     fn allows_shared_reads(&self) -> bool {
         self.pool.allows_shared_reads() && self.runs.is_empty()

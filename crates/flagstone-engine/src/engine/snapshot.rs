@@ -13,7 +13,7 @@ use super::access::value_in;
 use super::owner::Owner;
 use super::scan::{Direction, ScanRange};
 use super::value::Descriptor;
-use super::{Engine, Fetch, Read, Step, Stop, Table, Tree, Wait};
+use super::{Fetch, Read, Recovery, Step, Stop, Store, Table, Tree, Wait};
 use crate::delta::{DeltaMap, DeltaSize, KeyRange, Value, apply};
 use crate::error::EngineError;
 use crate::node::NodeView;
@@ -216,7 +216,7 @@ impl Retained {
     }
 }
 
-impl Engine {
+impl Store {
     /// Commits wait from now on: every committed change is to reach its page.
     pub(crate) fn begin_commit_barrier(&mut self) {
         self.commit_barriers += 1;
@@ -231,22 +231,6 @@ impl Engine {
     pub(crate) fn ask_for_all_runs(&mut self) -> usize {
         self.ask_for_runs();
         self.runs.pages_left()
-    }
-
-    /// Whether the pages on flash hold every committed change. The rest of a table that was dropped
-    /// does not count.
-    pub(crate) fn is_all_in_pages(&self) -> bool {
-        let is_still = |tree: &Tree| {
-            tree.deltas.is_empty() && tree.structure.is_empty() && tree.reshaping.is_none()
-        };
-        let mut named = self.trees.iter().filter(|tree| tree.dropped.is_none());
-        self.committed <= self.durable()
-            && self.claim.is_none()
-            && self.open_groups().next().is_none()
-            && self.runs.is_empty()
-            && !self.trims.has_groups()
-            && named.all(is_still)
-            && self.pool.ahead_since(Lsn(u64::MAX)).next().is_none()
     }
 
     /// Begins a snapshot at the durable frontier.
@@ -511,5 +495,23 @@ impl Engine {
         if retained > self.limits.deltas_hard / RETAINED_SHARE {
             self.end_oldest_snapshot();
         }
+    }
+}
+
+impl Recovery {
+    /// Whether the pages on flash hold every committed change. The rest of a table that was dropped
+    /// does not count.
+    pub(crate) fn is_all_in_pages(&self) -> bool {
+        let is_still = |tree: &Tree| {
+            tree.deltas.is_empty() && tree.structure.is_empty() && tree.reshaping.is_none()
+        };
+        let mut named = self.trees.iter().filter(|tree| tree.dropped.is_none());
+        self.committed <= self.durable()
+            && self.claim.is_none()
+            && self.open_groups().next().is_none()
+            && self.runs.is_empty()
+            && !self.trims.has_groups()
+            && named.all(is_still)
+            && self.pool.ahead_since(Lsn(u64::MAX)).next().is_none()
     }
 }

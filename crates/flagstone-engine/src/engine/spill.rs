@@ -40,7 +40,7 @@ use super::run_commit;
 use super::scan::{Direction, ScanRange};
 use super::spans::PageSpans;
 use super::transaction::{Transaction, private_key, split_private_key};
-use super::{Engine, Fetch, Step, Stop, Table, Wait};
+use super::{Commits, Fetch, Merges, Step, Stop, Store, Table, Transactions, Wait};
 use crate::bugs::SeededBug;
 use crate::delta::{DeltaMap, DroppedRefs, KeyRange, Op, put_varint, take_varint};
 use crate::error::EngineError;
@@ -361,7 +361,7 @@ pub(crate) struct SpillJob {
     run: Run,
 }
 
-impl Engine {
+impl Store {
     /// Forgets LSNs of recovered commits with no older change in memory, now or later (R4).
     pub(crate) fn forget_met_runs(&mut self) {
         let mut bare: Vec<Lsn> = self.runs.bare_lsns().collect();
@@ -515,20 +515,6 @@ impl Engine {
         true
     }
 
-    /// Loads one more part, at the key where the search for leaves to merge goes on; false when there
-    /// is none.
-    pub(crate) fn load_next_run(&mut self) -> Step<bool> {
-        let (table, key) = self.planner.place();
-        let mut low = Vec::new();
-        private_key(table, key, &mut low);
-        let ahead = KeyRange { low: &low, high: None };
-        let next = self.runs.next_left(ahead, Lsn(u64::MAX));
-        let next = next.or_else(|| self.runs.next_left(KeyRange::ALL, Lsn(u64::MAX)));
-        let Some((number, part)) = next else { return Ok(false) };
-        self.load_part(number, part)?;
-        Ok(true)
-    }
-
     /// Whether a part of a range is not loaded, among commits up to `upto`.
     pub(super) fn has_left_runs(&self, table: Table, range: KeyRange<'_>, upto: Lsn) -> bool {
         if self.runs.is_empty() {
@@ -597,6 +583,46 @@ impl Engine {
         }
     }
 
+    /// A spill waits for room in a checkpoint's record: asks for the work that makes it.
+    fn hurry_names(&mut self, wait: Wait) {
+        match wait {
+            // The next checkpoint's record is shorter than the last one, and names fewer runs of
+            // others.
+            Wait::Log => {
+                self.ask_for_runs();
+                if !self.is_checkpointing() {
+                    self.want_checkpoint();
+                }
+            }
+            Wait::Durable(_) => self.want_flush(),
+            _ => {}
+        }
+    }
+
+    fn gather(
+        &mut self,
+        gathering: &mut Gathering,
+        pages: &[(GroupId, LogicalPage)],
+        range: KeyRange<'_>,
+        rolled_back: &[(u64, u64)],
+    ) -> Step<()> {
+        while let Some((group, page)) = pages.get(gathering.page_count).copied() {
+            let frame = self.run_frame(group, page)?;
+            let own = entries(&frame).ok_or(fault(page))?.flatten().filter(|entry| {
+                range.contains(entry.key) && !is_rolled_back(rolled_back, entry.number)
+            });
+            gathering.changes.extend(own.map(|entry| SpilledChange {
+                key: entry.key.to_vec(),
+                number: entry.number,
+                version: OwnVersion::of(entry.op),
+            }));
+            gathering.page_count += 1;
+        }
+        Ok(())
+    }
+}
+
+impl Transactions {
     /// Takes a page of a run that was read, unless its changes were loaded meanwhile: its number may
     /// then have another owner (rule D15).
     pub(crate) fn fill_run(
@@ -626,101 +652,6 @@ impl Engine {
             own.group == Some(group) && own.runs.iter().any(|run| run.parts.iter().any(has_page))
         };
         self.runs.wants(group, page) || self.transactions.values().any(is_own)
-    }
-
-    /// Takes the first pages' worth of changes of `xid` out of memory.
-    pub(crate) fn plan_spill(&mut self, xid: Xid) -> Step<Option<SpillJob>> {
-        let size = self.payload_size;
-        let page_count = self.options.memory / SPILL_SHARE / size;
-        let page_count = page_count.clamp(SPILL_PAGES_MIN, SPILL_PAGES_MAX);
-        let own = self.transaction(xid)?;
-        // Runs go on where the one before ended: each has a small share of the keys.
-        let mut from = std::mem::take(&mut own.spill_next);
-        let built = build_pages(&own.writes, &from, page_count, size).or_else(|| {
-            from.clear();
-            build_pages(&own.writes, &from, page_count, size)
-        });
-        own.spill_next.clone_from(&from);
-        let Some(built) = built else { return Ok(None) };
-        let count = built.pages.len();
-        let part_pages = match own.is_bulk {
-            true => run_commit::PART_PAGES,
-            false => (count / PARTS_MIN).clamp(1, PART_PAGES_MAX),
-        };
-        let names = built.named_size(part_pages, own.rolled_back.len());
-        self.demand_room(count as u64)?;
-        self.demand_log(xid, names)?;
-        let has_pages = self.has_pages_for(count as u64);
-        let named = match has_pages {
-            true => self.demand_names(xid, count, names),
-            false if self.has_given_back() => Err(Stop::Wait(Wait::Log)),
-            false if self.hurry_runs() || self.settle_growth().is_err() || self.frees_room() => {
-                return Ok(None);
-            }
-            false => Err(EngineError::Full.into()),
-        };
-        match named {
-            Ok(()) => {}
-            Err(Stop::Wait(wait)) => {
-                self.hurry_names(wait);
-                return Ok(None);
-            }
-            Err(Stop::Error(why)) if !self.transaction(xid)?.is_bulk => {
-                self.obstacles.stop_spilling(why);
-                return Ok(None);
-            }
-            Err(_) => return Ok(None),
-        }
-        if self.unused_pages.len() < count {
-            return Err(Stop::Wait(Wait::Pages(count)));
-        }
-        // Every step that may stop comes before the first change.
-        let group = self.group_of(xid)?;
-        let range = KeyRange { low: &from, high: built.rest.as_deref() };
-        let own = self.transaction(xid)?;
-        own.writes.remove_range(range, Lsn(u64::MAX));
-        own.spill_next = built.rest.clone().unwrap_or_default();
-        self.recount(xid);
-        let mut numbers = self.unused_pages.split_off(self.unused_pages.len() - count);
-        numbers.sort_unstable();
-        // The number may have had another owner: no trace of that owner may be found under it.
-        numbers.iter().for_each(|page| self.forget_page(*page));
-        let run = Run::of(group, &built, numbers.iter().copied(), part_pages);
-        let written = built.pages.into_iter().map(|page| page.image);
-        let images: Vec<_> = numbers.into_iter().zip(written).collect();
-        self.counts.spilled_pages += images.len() as u64;
-        let run_of = run.clone();
-        if let Ok(transaction) = self.transaction(xid) {
-            transaction.runs.push(run_of);
-            transaction.spilled_to = transaction.sequence;
-            transaction.pages.extend(images.iter().map(|(page, _)| *page));
-            transaction.unwritten += images.len();
-            transaction.is_spilling = true;
-        }
-        Ok(Some(SpillJob { xid, group, images, run }))
-    }
-
-    /// A spill waits for room in a checkpoint's record: asks for the work that makes it.
-    fn hurry_names(&mut self, wait: Wait) {
-        match wait {
-            // The next checkpoint's record is shorter than the last one, and names fewer runs of
-            // others.
-            Wait::Log => {
-                self.ask_for_runs();
-                if !self.is_checkpointing() {
-                    self.want_checkpoint();
-                }
-            }
-            Wait::Durable(_) => self.want_flush(),
-            _ => {}
-        }
-    }
-
-    /// A spill failed to reach flash: its transaction cannot go on.
-    pub(crate) fn spill_failed(&mut self, job: &SpillJob) {
-        debug_assert!(!job.run.parts.is_empty(), "a spill writes at least one page");
-        let why = self.refusal(job.xid, EngineError::Full);
-        self.doom(job.xid, why);
     }
 
     /// A spill has reached flash: its transaction may go on.
@@ -765,28 +696,6 @@ impl Engine {
         let changes = gathered.map(|()| gathering.changes.clone());
         self.transaction(xid)?.gathering = Some(gathering);
         changes
-    }
-
-    fn gather(
-        &mut self,
-        gathering: &mut Gathering,
-        pages: &[(GroupId, LogicalPage)],
-        range: KeyRange<'_>,
-        rolled_back: &[(u64, u64)],
-    ) -> Step<()> {
-        while let Some((group, page)) = pages.get(gathering.page_count).copied() {
-            let frame = self.run_frame(group, page)?;
-            let own = entries(&frame).ok_or(fault(page))?.flatten().filter(|entry| {
-                range.contains(entry.key) && !is_rolled_back(rolled_back, entry.number)
-            });
-            gathering.changes.extend(own.map(|entry| SpilledChange {
-                key: entry.key.to_vec(),
-                number: entry.number,
-                version: OwnVersion::of(entry.op),
-            }));
-            gathering.page_count += 1;
-        }
-        Ok(())
     }
 
     /// Shortens a part of a scan so that few own changes lie in it, at most a part of each run.
@@ -865,6 +774,104 @@ impl Engine {
             own.insert(key, change.version.op()?, Lsn(change.number), &[]);
         }
         Ok(own)
+    }
+}
+
+impl Merges {
+    /// Loads one more part, at the key where the search for leaves to merge goes on; false when there
+    /// is none.
+    pub(crate) fn load_next_run(&mut self) -> Step<bool> {
+        let (table, key) = self.planner.place();
+        let mut low = Vec::new();
+        private_key(table, key, &mut low);
+        let ahead = KeyRange { low: &low, high: None };
+        let next = self.runs.next_left(ahead, Lsn(u64::MAX));
+        let next = next.or_else(|| self.runs.next_left(KeyRange::ALL, Lsn(u64::MAX)));
+        let Some((number, part)) = next else { return Ok(false) };
+        self.load_part(number, part)?;
+        Ok(true)
+    }
+}
+
+impl Commits {
+    /// Takes the first pages' worth of changes of `xid` out of memory.
+    pub(crate) fn plan_spill(&mut self, xid: Xid) -> Step<Option<SpillJob>> {
+        let size = self.payload_size;
+        let page_count = self.options.memory / SPILL_SHARE / size;
+        let page_count = page_count.clamp(SPILL_PAGES_MIN, SPILL_PAGES_MAX);
+        let own = self.transaction(xid)?;
+        // Runs go on where the one before ended: each has a small share of the keys.
+        let mut from = std::mem::take(&mut own.spill_next);
+        let built = build_pages(&own.writes, &from, page_count, size).or_else(|| {
+            from.clear();
+            build_pages(&own.writes, &from, page_count, size)
+        });
+        own.spill_next.clone_from(&from);
+        let Some(built) = built else { return Ok(None) };
+        let count = built.pages.len();
+        let part_pages = match own.is_bulk {
+            true => run_commit::PART_PAGES,
+            false => (count / PARTS_MIN).clamp(1, PART_PAGES_MAX),
+        };
+        let names = built.named_size(part_pages, own.rolled_back.len());
+        self.demand_room(count as u64)?;
+        self.demand_log(xid, names)?;
+        let has_pages = self.has_pages_for(count as u64);
+        let named = match has_pages {
+            true => self.demand_names(xid, count, names),
+            false if self.has_given_back() => Err(Stop::Wait(Wait::Log)),
+            false if self.hurry_runs() || self.settle_growth().is_err() || self.frees_room() => {
+                return Ok(None);
+            }
+            false => Err(EngineError::Full.into()),
+        };
+        match named {
+            Ok(()) => {}
+            Err(Stop::Wait(wait)) => {
+                self.hurry_names(wait);
+                return Ok(None);
+            }
+            Err(Stop::Error(why)) if !self.transaction(xid)?.is_bulk => {
+                self.obstacles.stop_spilling(why);
+                return Ok(None);
+            }
+            Err(_) => return Ok(None),
+        }
+        if self.unused_pages.len() < count {
+            return Err(Stop::Wait(Wait::Pages(count)));
+        }
+        // Every step that may stop comes before the first change.
+        let group = self.group_of(xid)?;
+        let range = KeyRange { low: &from, high: built.rest.as_deref() };
+        let own = self.transaction(xid)?;
+        own.writes.remove_range(range, Lsn(u64::MAX));
+        own.spill_next = built.rest.clone().unwrap_or_default();
+        self.recount(xid);
+        let left = self.unused_pages.len() - count;
+        let mut numbers = self.unused_pages.split_off(left);
+        numbers.sort_unstable();
+        // The number may have had another owner: no trace of that owner may be found under it.
+        numbers.iter().for_each(|page| self.forget_page(*page));
+        let run = Run::of(group, &built, numbers.iter().copied(), part_pages);
+        let written = built.pages.into_iter().map(|page| page.image);
+        let images: Vec<_> = numbers.into_iter().zip(written).collect();
+        self.counts.spilled_pages += images.len() as u64;
+        let run_of = run.clone();
+        if let Ok(transaction) = self.transaction(xid) {
+            transaction.runs.push(run_of);
+            transaction.spilled_to = transaction.sequence;
+            transaction.pages.extend(images.iter().map(|(page, _)| *page));
+            transaction.unwritten += images.len();
+            transaction.is_spilling = true;
+        }
+        Ok(Some(SpillJob { xid, group, images, run }))
+    }
+
+    /// A spill failed to reach flash: its transaction cannot go on.
+    pub(crate) fn spill_failed(&mut self, job: &SpillJob) {
+        debug_assert!(!job.run.parts.is_empty(), "a spill writes at least one page");
+        let why = self.refusal(job.xid, EngineError::Full);
+        self.doom(job.xid, why);
     }
 }
 

@@ -3,7 +3,7 @@
 use flagstone_space::LogicalPage;
 
 use super::descent::corrupt;
-use super::{Engine, Step, Table};
+use super::{Engine, Step, Store, Table};
 use crate::delta::{KeyRange, Op};
 use crate::node::{NodeView, ValueRef};
 
@@ -78,71 +78,14 @@ pub struct EngineStats {
     pub memory: Memory,
 }
 
-impl Engine {
-    /// The counts so far.
-    #[must_use]
-    pub fn stats(&self) -> EngineStats {
-        let counts = &self.counts;
-        EngineStats {
-            commits: counts.commits,
-            aborts: counts.aborts,
-            deadlocks: counts.deadlocks,
-            user_bytes: counts.user_bytes,
-            log_bytes: counts.log_bytes,
-            pool_hits: self.pool.hits,
-            pool_misses: self.pool.misses,
-            leaf_references: self.pool.references.found,
-            leaf_misses: self.pool.references.missed,
-            merges: counts.merges,
-            merged_deltas: counts.merged_deltas,
-            folds: counts.folds,
-            folded_deltas: counts.folded_deltas,
-            reshapes: counts.splits,
-            split_together: counts.split_together,
-            reshapes_at_once: counts.reshapes_at_once,
-            run_commits: counts.run_commits,
-            merges_in_parts: counts.merges_in_parts,
-            checkpoints: counts.checkpoints,
-            copied_deltas: counts.copied_deltas,
-            spilled_pages: counts.spilled_pages,
-            claimed_pages: counts.claimed_pages,
-            flag_commits: counts.flag_commits,
-            deltas: self.trees.iter().map(|tree| tree.deltas.len() as u64).sum(),
-            memory: Memory {
-                bases: self.pool.bytes_peak(),
-                deltas: self.deltas_size_peak,
-                both: self.memory_peak,
-                groups: self.guest.as_ref().map_or(0, |guest| guest.bytes_peak())
-                    + self.pool.order_bytes_peak(),
-                mapping: self.view.mapping_bytes,
-            },
-        }
-    }
-
+impl Store {
     /// Entries of a table, roughly: no more than bases and pending changes together, in O(1). Zero for
     /// a table of another engine.
     #[must_use]
     pub fn len_estimate(&self, table: Table) -> u64 {
         self.own(table).map_or(0, |table| self.entry_estimate(table))
     }
-}
 
-/// Description of a node for a structural check.
-#[derive(Clone, Debug)]
-pub(crate) struct NodeOutline {
-    pub(crate) tree: u32,
-    pub(crate) level: u8,
-    pub(crate) low: Vec<u8>,
-    pub(crate) high: Option<Vec<u8>>,
-    /// Children with the keys at which they begin.
-    pub(crate) children: Vec<(Vec<u8>, LogicalPage)>,
-    /// Descriptors of large values. A pending change may have replaced one: then its pages may be
-    /// gone already.
-    pub(crate) values: Vec<Vec<u8>>,
-    pub(crate) entry_count: usize,
-}
-
-impl Engine {
     /// Root pages of all tables, by tree id.
     pub(crate) fn roots(&self) -> Vec<(u32, LogicalPage)> {
         self.trees.iter().filter_map(|tree| tree.root.map(|root| (tree.id, root))).collect()
@@ -204,4 +147,61 @@ impl Engine {
         }
         (values, pages)
     }
+}
+
+impl Engine {
+    /// The counts so far.
+    #[must_use]
+    pub fn stats(&self) -> EngineStats {
+        let counts = &self.counts;
+        EngineStats {
+            commits: counts.commits,
+            aborts: counts.aborts,
+            deadlocks: counts.deadlocks,
+            user_bytes: counts.user_bytes,
+            log_bytes: counts.log_bytes,
+            pool_hits: self.pool.hits,
+            pool_misses: self.pool.misses,
+            leaf_references: self.pool.references.found,
+            leaf_misses: self.pool.references.missed,
+            merges: counts.merges,
+            merged_deltas: counts.merged_deltas,
+            folds: counts.folds,
+            folded_deltas: counts.folded_deltas,
+            reshapes: counts.splits,
+            split_together: counts.split_together,
+            reshapes_at_once: counts.reshapes_at_once,
+            run_commits: counts.run_commits,
+            merges_in_parts: counts.merges_in_parts,
+            checkpoints: counts.checkpoints,
+            copied_deltas: counts.copied_deltas,
+            spilled_pages: counts.spilled_pages,
+            claimed_pages: counts.claimed_pages,
+            flag_commits: counts.flag_commits,
+            deltas: self.trees.iter().map(|tree| tree.deltas.len() as u64).sum(),
+            memory: Memory {
+                bases: self.pool.bytes_peak(),
+                deltas: self.deltas_size_peak,
+                both: self.memory_peak,
+                groups: self.guest.as_ref().map_or(0, |guest| guest.bytes_peak())
+                    + self.pool.order_bytes_peak(),
+                mapping: self.view.mapping_bytes,
+            },
+        }
+    }
+}
+
+/// Description of a node for a structural check.
+#[derive(Clone, Debug)]
+pub(crate) struct NodeOutline {
+    pub(crate) tree: u32,
+    pub(crate) level: u8,
+    pub(crate) low: Vec<u8>,
+    pub(crate) high: Option<Vec<u8>>,
+    /// Children with the keys at which they begin.
+    pub(crate) children: Vec<(Vec<u8>, LogicalPage)>,
+    /// Descriptors of large values. A pending change may have replaced one: then its pages may be
+    /// gone already.
+    pub(crate) values: Vec<Vec<u8>>,
+    pub(crate) entry_count: usize,
 }

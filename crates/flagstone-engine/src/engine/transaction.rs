@@ -19,7 +19,7 @@ use super::claim::Prospect;
 use super::owner::next_xid;
 use super::run_commit::Spread;
 use super::spill::{self, Gathering, OwnVersion, Run, Stamp};
-use super::{Engine, Step, Stop, Table, Wait};
+use super::{Commits, Step, Stop, Store, Table, Transactions, Wait};
 use crate::bugs::SeededBug;
 use crate::delta::{DeltaMap, DroppedRefs, Entry, KeyRange, Op};
 use crate::error::EngineError;
@@ -210,7 +210,17 @@ pub(crate) fn split_private_key(key: &[u8]) -> (Table, &[u8]) {
 /// unasked.
 pub(super) const PENDING_SHARE: usize = 16;
 
-impl Engine {
+impl Store {
+    /// Adds a transaction's changes of one key.
+    pub(crate) fn add_entry(&mut self, entry: &Entry<'_>, lsn: Lsn) {
+        let (table, key) = split_private_key(entry.key());
+        for (_, op) in entry.versions() {
+            self.add_delta(table, key, op, lsn);
+        }
+    }
+}
+
+impl Transactions {
     /// Begins a read-write transaction.
     pub fn begin(&mut self) -> Xid {
         let xid = next_xid();
@@ -256,62 +266,6 @@ impl Engine {
         Ok(())
     }
 
-    /// Commits: gives the changes their place in the log, makes them visible and lets locks go.
-    ///
-    /// Durable when [`Engine::durable`] reaches the ticket's LSN (rule D8).
-    ///
-    /// # Errors
-    ///
-    /// Stops for memory and log room; `Full` when the device has no room; nothing is committed then
-    /// and the transaction goes on.
-    pub fn commit(&mut self, xid: Xid, durability: Durability) -> Step<Ticket> {
-        let transaction = self.settled_transaction(xid)?;
-        let is_empty = transaction.writes.is_empty() && transaction.runs.is_empty();
-        let (has_read, claimed) = (transaction.has_read, transaction.claimed);
-        if let Some(ticket) = claimed {
-            self.transactions.remove(&xid);
-            self.ticket(ticket.lsn, durability);
-            return Ok(ticket);
-        }
-        if is_empty && !self.is_claiming(xid) {
-            // After a failure it has read durable commits only.
-            let waits = has_read && !self.is_poisoned() && !self.bugs.has(SeededBug::ReaderNotHeld);
-            let lsn = if waits { self.committed } else { Lsn::ZERO };
-            self.end(xid);
-            return Ok(self.ticket(lsn, durability));
-        }
-        self.demand_no_garbage(xid)?;
-        self.try_page_commit(xid)?;
-        self.try_run_commit(xid)?;
-        self.admit_commit(xid)?;
-        let Some(mut transaction) = self.transactions.remove(&xid) else {
-            return Err(EngineError::Ended.into());
-        };
-        self.uncommitted_size -= transaction.size;
-        if !transaction.savepoints.is_empty() {
-            transaction.writes = without_versions(&transaction.writes, &mut transaction.dropped);
-        }
-        let lsn = self.append_commit(&transaction);
-        self.cycle.count_committed(transaction.size);
-        self.apply_commit(&transaction, lsn);
-        self.note_drops(&transaction.drops, lsn);
-        self.committed = lsn;
-        self.counts.commits += 1;
-        if self.log.pending_bytes() > self.options.memory / PENDING_SHARE {
-            // Commits without a waiting caller take memory until they are written.
-            self.want_flush();
-        }
-        self.release(xid);
-        Ok(self.ticket(lsn, durability))
-    }
-
-    /// Aborts: the changes are forgotten, nothing is written.
-    pub fn abort(&mut self, xid: Xid) {
-        if !self.abandon_claim(xid) {
-            self.forget(xid);
-        }
-    }
-
     /// Ends a transaction, if it has not ended, without commit.
     pub(super) fn forget(&mut self, xid: Xid) {
         if let Some(transaction) = self.transactions.get(&xid) {
@@ -319,51 +273,6 @@ impl Engine {
                 self.counts.aborts += 1;
             }
             self.end(xid);
-        }
-    }
-
-    pub(super) fn ticket(&mut self, lsn: Lsn, durability: Durability) -> Ticket {
-        match durability {
-            Durability::Deferred => {}
-            Durability::Group => self.group_commit_lsn = self.group_commit_lsn.max(lsn),
-            Durability::Immediate => self.flush_to = self.flush_to.max(lsn),
-        }
-        Ticket { lsn, place: lsn }
-    }
-
-    pub(super) fn apply_commit(&mut self, transaction: &Transaction, lsn: Lsn) {
-        if let Some(group) = transaction.group {
-            self.await_group(lsn, group);
-            self.runs.commit(lsn, &transaction.runs, &transaction.rolled_back);
-            self.refresh_floors();
-            self.counts.run_commits += u64::from(transaction.is_bulk);
-            if !transaction.runs.is_empty() && !transaction.is_bulk {
-                // Its runs are many for memory, not for the leaves.
-                self.ask_for_runs();
-            }
-        }
-        if self.folds_commits() {
-            self.fold_commit(&transaction.writes, lsn);
-        } else {
-            for entry in transaction.writes.range(KeyRange::ALL) {
-                self.add_entry(&entry, lsn);
-            }
-        }
-        // Its record lists them as garbage: a new owner of the numbers has them in another group.
-        self.take_back(transaction.given_back.iter().chain(&transaction.given_saved).copied());
-        let growth = transaction.growth_at_most(self.payload_size);
-        self.growth.committed(growth);
-        if growth == 0 {
-            self.obstacles.note_shrinking();
-        }
-        self.drop_refs(transaction.dropped.clone(), lsn);
-    }
-
-    /// Adds a transaction's changes of one key.
-    pub(crate) fn add_entry(&mut self, entry: &Entry<'_>, lsn: Lsn) {
-        let (table, key) = split_private_key(entry.key());
-        for (_, op) in entry.versions() {
-            self.add_delta(table, key, op, lsn);
         }
     }
 
@@ -479,7 +388,8 @@ impl Engine {
     pub(crate) fn admit_write(&mut self, xid: Xid) -> Step<()> {
         self.demand_no_garbage(xid)?;
         let is_crowded = self.may_be_ahead() && {
-            self.pool.shrink(self.frames_max());
+            let frames_max = self.frames_max();
+            self.pool.shrink(frames_max);
             self.frames_exceed()
         };
         let is_large = self.uncommitted_size > self.limits.uncommitted;
@@ -564,6 +474,101 @@ impl Engine {
 
     pub(crate) fn count_user_bytes(&mut self, size: usize) {
         self.counts.user_bytes += size as u64;
+    }
+}
+
+impl Commits {
+    /// Commits: gives the changes their place in the log, makes them visible and lets locks go.
+    ///
+    /// Durable when [`Engine::durable`] reaches the ticket's LSN (rule D8).
+    ///
+    /// # Errors
+    ///
+    /// Stops for memory and log room; `Full` when the device has no room; nothing is committed then
+    /// and the transaction goes on.
+    pub fn commit(&mut self, xid: Xid, durability: Durability) -> Step<Ticket> {
+        let transaction = self.settled_transaction(xid)?;
+        let is_empty = transaction.writes.is_empty() && transaction.runs.is_empty();
+        let (has_read, claimed) = (transaction.has_read, transaction.claimed);
+        if let Some(ticket) = claimed {
+            self.transactions.remove(&xid);
+            self.ticket(ticket.lsn, durability);
+            return Ok(ticket);
+        }
+        if is_empty && !self.is_claiming(xid) {
+            // After a failure it has read durable commits only.
+            let waits = has_read && !self.is_poisoned() && !self.bugs.has(SeededBug::ReaderNotHeld);
+            let lsn = if waits { self.committed } else { Lsn::ZERO };
+            self.end(xid);
+            return Ok(self.ticket(lsn, durability));
+        }
+        self.demand_no_garbage(xid)?;
+        self.try_page_commit(xid)?;
+        self.try_run_commit(xid)?;
+        self.admit_commit(xid)?;
+        let Some(mut transaction) = self.transactions.remove(&xid) else {
+            return Err(EngineError::Ended.into());
+        };
+        self.uncommitted_size -= transaction.size;
+        if !transaction.savepoints.is_empty() {
+            transaction.writes = without_versions(&transaction.writes, &mut transaction.dropped);
+        }
+        let lsn = self.append_commit(&transaction);
+        self.cycle.count_committed(transaction.size);
+        self.apply_commit(&transaction, lsn);
+        self.note_drops(&transaction.drops, lsn);
+        self.committed = lsn;
+        self.counts.commits += 1;
+        if self.log.pending_bytes() > self.options.memory / PENDING_SHARE {
+            // Commits without a waiting caller take memory until they are written.
+            self.want_flush();
+        }
+        self.release(xid);
+        Ok(self.ticket(lsn, durability))
+    }
+
+    /// Aborts: the changes are forgotten, nothing is written.
+    pub fn abort(&mut self, xid: Xid) {
+        if !self.abandon_claim(xid) {
+            self.forget(xid);
+        }
+    }
+
+    pub(super) fn ticket(&mut self, lsn: Lsn, durability: Durability) -> Ticket {
+        match durability {
+            Durability::Deferred => {}
+            Durability::Group => self.group_commit_lsn = self.group_commit_lsn.max(lsn),
+            Durability::Immediate => self.flush_to = self.flush_to.max(lsn),
+        }
+        Ticket { lsn, place: lsn }
+    }
+
+    pub(super) fn apply_commit(&mut self, transaction: &Transaction, lsn: Lsn) {
+        if let Some(group) = transaction.group {
+            self.await_group(lsn, group);
+            self.runs.commit(lsn, &transaction.runs, &transaction.rolled_back);
+            self.refresh_floors();
+            self.counts.run_commits += u64::from(transaction.is_bulk);
+            if !transaction.runs.is_empty() && !transaction.is_bulk {
+                // Its runs are many for memory, not for the leaves.
+                self.ask_for_runs();
+            }
+        }
+        if self.folds_commits() {
+            self.fold_commit(&transaction.writes, lsn);
+        } else {
+            for entry in transaction.writes.range(KeyRange::ALL) {
+                self.add_entry(&entry, lsn);
+            }
+        }
+        // Its record lists them as garbage: a new owner of the numbers has them in another group.
+        self.take_back(transaction.given_back.iter().chain(&transaction.given_saved).copied());
+        let growth = transaction.growth_at_most(self.payload_size);
+        self.growth.committed(growth);
+        if growth == 0 {
+            self.obstacles.note_shrinking();
+        }
+        self.drop_refs(transaction.dropped.clone(), lsn);
     }
 }
 

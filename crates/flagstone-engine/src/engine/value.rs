@@ -15,7 +15,7 @@
 use flagstone_space::{GroupId, LogicalPage, Lsn};
 
 use super::spans::PageSpans;
-use super::{Engine, Step};
+use super::{Commits, Step, Store, Transactions};
 use crate::error::EngineError;
 use crate::lock::Xid;
 use crate::node;
@@ -133,7 +133,7 @@ impl ValuePlan {
     }
 }
 
-impl Engine {
+impl Store {
     /// Bytes of the largest value: its descriptor can name its pages, and so can the record of a
     /// checkpoint while the transaction that stores it is open.
     #[must_use]
@@ -148,53 +148,34 @@ impl Engine {
         chunks.saturating_mul(chunk_size).min(VALUE_SIZE_MAX)
     }
 
-    /// Chooses the pages for a value of `size` bytes that `xid` is going to store.
-    pub(crate) fn plan_value(&mut self, xid: Xid, size: usize) -> Step<ValuePlan> {
-        let size_max = self.value_size_max();
-        if size > size_max {
-            return Err(EngineError::ValueTooLong { size, size_max }.into());
-        }
-        self.require_sound()?;
-        self.demand_no_garbage(xid)?;
-        let chunk_size = self.payload_size - VALUE_PAGE_HEADER_SIZE;
-        let chunk_count = size.div_ceil(chunk_size);
-        let direct_max =
-            (node::descriptor_size_max(self.payload_size) - DESCRIPTOR_HEADER_SIZE) / 4;
-        let list_count =
-            if chunk_count > direct_max { chunk_count.div_ceil(chunk_size / 4) } else { 0 };
-        let page_count = chunk_count + list_count;
-        self.admit_pages(page_count as u64)?;
-        if self.unused_pages.len() < page_count {
-            return Err(super::Stop::Wait(super::Wait::Pages(page_count)));
-        }
-        let group = self.group_of(xid)?;
-        // Numbers are taken in the order in which they came: where neighbours follow each other, one
-        // entry of a record names many.
-        let chunks: Vec<LogicalPage> = self.unused_pages.drain(..chunk_count).collect();
-        let lists: Vec<LogicalPage> = self.unused_pages.drain(..list_count).collect();
-        let own = self.transaction(xid)?;
-        own.pages.extend(chunks.iter().chain(&lists));
-        let is_indirect = list_count > 0;
-        let pages = if is_indirect { lists } else { chunks.clone() };
-        let descriptor = Descriptor { size: size as u32, group, is_indirect, pages };
-        Ok(ValuePlan { descriptor, chunks, chunk_size })
-    }
-
     /// Pages of a value that are written before a record is asked again whether it can name more.
     pub(crate) fn value_part_pages(&self) -> usize {
         (self.nameable_pages() / PARTS_NAMED).clamp(1, PART_PAGES_MAX)
     }
 
-    /// Lets `xid` write the next `pages` of a value. The record's entries for the pages before are
-    /// known by then: most page numbers follow each other and share one entry, so a value needs less
-    /// room than entries for its single pages would.
-    pub(crate) fn begin_part(&mut self, xid: Xid, pages: usize) -> Step<()> {
-        self.demand_log(xid, 0)?;
-        self.demand_names(xid, pages, 0)?;
-        self.transaction(xid)?.unwritten += pages;
-        Ok(())
+    pub(crate) fn await_group(&mut self, lsn: Lsn, group: GroupId) {
+        self.trims.commit_group(lsn, group);
+        self.flush_to = self.flush_to.max(lsn);
     }
 
+    pub(crate) fn has_release(&self) -> bool {
+        self.trims.ready(self.durable(), self.snapshots.oldest()).next().is_some()
+    }
+
+    pub(crate) fn take_discarded(&mut self) -> Vec<GroupId> {
+        self.trims.take_discarded()
+    }
+
+    /// The next release, and whether this session let its pages go: a release that restart found may
+    /// have been made before.
+    pub(crate) fn take_release(&mut self) -> Option<(Release, bool)> {
+        let (durable, oldest) = (self.durable(), self.snapshots.oldest());
+        let (lsn, release) = self.trims.take_ready(durable, oldest)?;
+        Some((release, lsn > self.recovered))
+    }
+}
+
+impl Transactions {
     /// The pages are on flash now, or their write has failed.
     pub(crate) fn end_part(&mut self, xid: Xid, pages: usize) {
         if let Some(own) = self.transactions.get_mut(&xid).filter(|own| own.doom.is_none()) {
@@ -244,19 +225,6 @@ impl Engine {
         self.transactions.get(&xid)?.dropped.last().cloned()
     }
 
-    /// The pages of the value that [`Engine::next_garbage`] named are no longer in the group of `xid`.
-    /// Their numbers stay with the transaction until a checkpoint no longer lists them: before that, a
-    /// mount finds their old content in the group, and would take it for later pages that the group
-    /// wrote and lost. False when the pages are no longer the transaction's.
-    pub(crate) fn give_back(&mut self, xid: Xid, garbage: &[u8], pages: &[LogicalPage]) -> bool {
-        let Some(own) = self.transactions.get_mut(&xid) else { return false };
-        let is_own = own.dropped.pop_if(|last| last.as_slice() == garbage).is_some();
-        if is_own {
-            own.given_back.extend(pages.iter().filter(|page| own.pages.remove(*page)));
-        }
-        is_own
-    }
-
     /// A checkpoint is being written that no longer lists the pages given back so far: a mount by it
     /// finds nothing in them.
     pub(super) fn note_given_saved(&mut self) {
@@ -279,11 +247,6 @@ impl Engine {
         }
     }
 
-    /// Whether a checkpoint frees pages that open transactions gave back.
-    pub(super) fn has_given_back(&self) -> bool {
-        self.transactions.values().any(|own| own.garbage_size() > 0)
-    }
-
     /// The group of the pages that a transaction writes before its commit.
     pub(crate) fn group_of(&mut self, xid: Xid) -> Step<GroupId> {
         if let Some(group) = self.transaction(xid)?.group {
@@ -292,6 +255,68 @@ impl Engine {
         let group = self.take_group()?;
         self.transaction(xid)?.group = Some(group);
         Ok(group)
+    }
+}
+
+impl Commits {
+    /// Chooses the pages for a value of `size` bytes that `xid` is going to store.
+    pub(crate) fn plan_value(&mut self, xid: Xid, size: usize) -> Step<ValuePlan> {
+        let size_max = self.value_size_max();
+        if size > size_max {
+            return Err(EngineError::ValueTooLong { size, size_max }.into());
+        }
+        self.require_sound()?;
+        self.demand_no_garbage(xid)?;
+        let chunk_size = self.payload_size - VALUE_PAGE_HEADER_SIZE;
+        let chunk_count = size.div_ceil(chunk_size);
+        let direct_max =
+            (node::descriptor_size_max(self.payload_size) - DESCRIPTOR_HEADER_SIZE) / 4;
+        let list_count =
+            if chunk_count > direct_max { chunk_count.div_ceil(chunk_size / 4) } else { 0 };
+        let page_count = chunk_count + list_count;
+        self.admit_pages(page_count as u64)?;
+        if self.unused_pages.len() < page_count {
+            return Err(super::Stop::Wait(super::Wait::Pages(page_count)));
+        }
+        let group = self.group_of(xid)?;
+        // Numbers are taken in the order in which they came: where neighbours follow each other, one
+        // entry of a record names many.
+        let chunks: Vec<LogicalPage> = self.unused_pages.drain(..chunk_count).collect();
+        let lists: Vec<LogicalPage> = self.unused_pages.drain(..list_count).collect();
+        let own = self.transaction(xid)?;
+        own.pages.extend(chunks.iter().chain(&lists));
+        let is_indirect = list_count > 0;
+        let pages = if is_indirect { lists } else { chunks.clone() };
+        let descriptor = Descriptor { size: size as u32, group, is_indirect, pages };
+        Ok(ValuePlan { descriptor, chunks, chunk_size })
+    }
+
+    /// Lets `xid` write the next `pages` of a value. The record's entries for the pages before are
+    /// known by then: most page numbers follow each other and share one entry, so a value needs less
+    /// room than entries for its single pages would.
+    pub(crate) fn begin_part(&mut self, xid: Xid, pages: usize) -> Step<()> {
+        self.demand_log(xid, 0)?;
+        self.demand_names(xid, pages, 0)?;
+        self.transaction(xid)?.unwritten += pages;
+        Ok(())
+    }
+
+    /// The pages of the value that [`Engine::next_garbage`] named are no longer in the group of `xid`.
+    /// Their numbers stay with the transaction until a checkpoint no longer lists them: before that, a
+    /// mount finds their old content in the group, and would take it for later pages that the group
+    /// wrote and lost. False when the pages are no longer the transaction's.
+    pub(crate) fn give_back(&mut self, xid: Xid, garbage: &[u8], pages: &[LogicalPage]) -> bool {
+        let Some(own) = self.transactions.get_mut(&xid) else { return false };
+        let is_own = own.dropped.pop_if(|last| last.as_slice() == garbage).is_some();
+        if is_own {
+            own.given_back.extend(pages.iter().filter(|page| own.pages.remove(*page)));
+        }
+        is_own
+    }
+
+    /// Whether a checkpoint frees pages that open transactions gave back.
+    pub(super) fn has_given_back(&self) -> bool {
+        self.transactions.values().any(|own| own.garbage_size() > 0)
     }
 }
 
@@ -413,28 +438,5 @@ impl Trims {
     /// Values and pages that still wait: a checkpoint keeps them in the master record.
     pub(crate) fn deferred(&self) -> impl Iterator<Item = (Lsn, &Release)> {
         self.waiting.iter().map(|(lsn, release)| (*lsn, release))
-    }
-}
-
-impl Engine {
-    pub(crate) fn await_group(&mut self, lsn: Lsn, group: GroupId) {
-        self.trims.commit_group(lsn, group);
-        self.flush_to = self.flush_to.max(lsn);
-    }
-
-    pub(crate) fn has_release(&self) -> bool {
-        self.trims.ready(self.durable(), self.snapshots.oldest()).next().is_some()
-    }
-
-    pub(crate) fn take_discarded(&mut self) -> Vec<GroupId> {
-        self.trims.take_discarded()
-    }
-
-    /// The next release, and whether this session let its pages go: a release that restart found may
-    /// have been made before.
-    pub(crate) fn take_release(&mut self) -> Option<(Release, bool)> {
-        let (durable, oldest) = (self.durable(), self.snapshots.oldest());
-        let (lsn, release) = self.trims.take_ready(durable, oldest)?;
-        Some((release, lsn > self.recovered))
     }
 }

@@ -67,7 +67,7 @@ impl<D: Nand> Runtime<D> {
 
     /// As [`Runtime::flush_begin`], for all pending records.
     pub(super) fn flush_all(&self) -> Result<Option<Flush>, EngineError> {
-        self.flush_after(Engine::want_flush)
+        self.flush_after(|engine| engine.want_flush())
     }
 
     fn flush_after(&self, ask: impl FnOnce(&mut Engine)) -> Result<Option<Flush>, EngineError> {

@@ -38,7 +38,7 @@ impl<D: Nand> Runtime<D> {
     /// The device failed.
     pub fn begin_snapshot(&self) -> Result<SnapshotId, EngineError> {
         let at_hand = self.engine_shared().snapshot_at_hand();
-        at_hand.or_else(|_| self.run(Engine::begin_snapshot))
+        at_hand.or_else(|_| self.run(|engine| engine.begin_snapshot()))
     }
 
     /// Ends a snapshot.

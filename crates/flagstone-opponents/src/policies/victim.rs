@@ -55,7 +55,7 @@ impl GroupVictim {
     }
 
     fn is_short(&self, search: &MergeSearch<'_>) -> bool {
-        search.view().is_short() || self.is_under_way()
+        search.is_short() || self.is_under_way()
     }
 
     /// The order of units learns the news of groups.

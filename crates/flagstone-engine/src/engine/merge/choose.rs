@@ -8,11 +8,11 @@ use super::guest::{GuestAnswer, growth_by};
 use super::{EMPTIED_MAX, Reason, Target, WINDOWS_MAX, WriteJob};
 use crate::delta::{DeltaMap, Entry, KeyRange, Op};
 use crate::engine::descent::Seek;
-use crate::engine::{Engine, Step, Stop, Table, Tree};
+use crate::engine::{Merges, Step, Stop, Table, Tree};
 use crate::error::EngineError;
 use crate::node::NodeView;
 
-impl Engine {
+impl Merges {
     pub(super) fn merge_job(&mut self) -> Step<Option<WriteJob>> {
         let target = self.planner.target.take().or_else(|| self.take_joined());
         let target = match target.or_else(|| self.take_emptied()) {
@@ -194,8 +194,9 @@ impl Engine {
     /// Moves the hand to a tree that has deltas; false when no tree has.
     fn skip_empty_trees(&mut self) -> bool {
         let has_deltas = |tree: &&Tree| !tree.deltas.is_empty() && tree.root.is_some();
-        let mut around = self.trees.from(self.planner.tree).chain(&self.trees);
-        let Some(next) = around.find(has_deltas).map(|tree| tree.id as usize) else { return false };
+        let trees = &self.trees;
+        let next = trees.from(self.planner.tree).chain(trees).find(has_deltas);
+        let Some(next) = next.map(|tree| tree.id as usize) else { return false };
         if next != self.planner.tree {
             (self.planner.tree, self.planner.key) = (next, Vec::new());
         }

@@ -13,7 +13,7 @@ use super::{Reason, Target};
 use crate::delta::{DeltaMap, KeyRange, Op};
 use crate::engine::descent::Seek;
 use crate::engine::pool::FrameIndex;
-use crate::engine::{Engine, Step, Table};
+use crate::engine::{Merges, Step, Store, Table};
 use crate::node::{NodeView, ValueRef};
 use crate::policy::VictimPolicy;
 
@@ -118,12 +118,12 @@ pub enum VictimChoice {
 /// Answers of the engine from memory alone.
 #[derive(Clone, Copy, Debug)]
 pub struct MergeView<'a> {
-    engine: &'a Engine,
+    store: &'a Store,
 }
 
 impl<'a> MergeView<'a> {
     fn deltas(&self, table: Table) -> Option<&'a DeltaMap> {
-        self.engine.trees.get(table.id as usize).map(|tree| &tree.deltas)
+        self.store.trees.get(table.id as usize).map(|tree| &tree.deltas)
     }
 
     /// Memory of the deltas in a range, in bytes; 0 when there is none.
@@ -165,8 +165,8 @@ impl<'a> MergeView<'a> {
     /// The leaf of a key, if every inner node on the way is in memory.
     #[must_use]
     pub fn leaf_at_hand(&self, table: Table, key: &[u8]) -> Option<LeafPlace> {
-        let pool = &self.engine.pool;
-        let page = self.engine.trees.get(table.id as usize)?.root?;
+        let pool = &self.store.pool;
+        let page = self.store.trees.get(table.id as usize)?.root?;
         let mut place = LeafPlace { low: Vec::new(), high: None, page, parent: page, child: 0 };
         loop {
             let view = NodeView::trusted(&pool.frame(pool.peek(place.page)?).image);
@@ -190,8 +190,8 @@ impl<'a> MergeView<'a> {
     /// Used bytes of a leaf's base, if it is in memory.
     #[must_use]
     pub fn used_at_hand(&self, page: LogicalPage) -> Option<usize> {
-        let index = self.engine.pool.peek(page)?;
-        Some(NodeView::trusted(&self.engine.pool.frame(index).image).used_bytes())
+        let index = self.store.pool.peek(page)?;
+        Some(NodeView::trusted(&self.store.pool.frame(index).image).used_bytes())
     }
 
     /// Bytes by which a leaf grows for a change that has not joined its tree, as far as memory
@@ -215,7 +215,7 @@ impl<'a> MergeView<'a> {
     /// Bytes of an entry in the base, 0 where it has none; none where the base is not in memory.
     fn size_in_base(&self, table: Table, key: &[u8]) -> Option<usize> {
         let place = self.leaf_at_hand(table, key)?;
-        let pool = &self.engine.pool;
+        let pool = &self.store.pool;
         let view = NodeView::trusted(&pool.frame(pool.peek(place.page)?).image);
         let entry = view.search(key).ok().and_then(|index| view.entry(index));
         Some(entry.map_or(0, |entry| match entry.value {
@@ -226,47 +226,47 @@ impl<'a> MergeView<'a> {
     /// Whether a leaf is free for a merge: no job uses it, and it found pages for its last split.
     #[must_use]
     pub fn is_free(&self, page: LogicalPage) -> bool {
-        !self.engine.busy.contains(&page) && !self.engine.obstacles.passes_over(page)
+        !self.store.busy.contains(&page) && !self.store.obstacles.passes_over(page)
     }
 
     /// Whether a range has deltas that a merge may take now: durable ones.
     #[must_use]
     pub fn is_mergeable(&self, table: Table, range: KeyRange<'_>) -> bool {
-        let upto = self.engine.merge_lsn();
+        let upto = self.store.merge_lsn();
         self.deltas(table).is_some_and(|deltas| deltas.has_upto(range, upto))
-    }
-
-    /// Whether memory is short, as far as the engine alone can say.
-    #[must_use]
-    pub fn is_short(&self) -> bool {
-        self.engine.is_short()
     }
 
     /// Whether a table is there and has deltas.
     #[must_use]
     pub fn has_deltas(&self, table: Table) -> bool {
-        let tree = self.engine.trees.get(table.id as usize);
+        let tree = self.store.trees.get(table.id as usize);
         tree.is_some_and(|tree| tree.root.is_some() && !tree.deltas.is_empty())
     }
 
     /// The first table behind another one.
     #[must_use]
     pub fn table_behind(&self, table: Table) -> Option<Table> {
-        self.engine.trees.first_from(table.id as usize + 1).map(|tree| Table::of(tree.id))
+        self.store.trees.first_from(table.id as usize + 1).map(|tree| Table::of(tree.id))
     }
 }
 
 /// Answers of the engine for which a page may have to be read.
 #[derive(Debug)]
 pub struct MergeSearch<'a> {
-    engine: &'a mut Engine,
+    merges: &'a mut Merges,
 }
 
 impl MergeSearch<'_> {
     /// The same answers as a view.
     #[must_use]
     pub fn view(&self) -> MergeView<'_> {
-        MergeView { engine: self.engine }
+        MergeView { store: self.merges }
+    }
+
+    /// Whether memory is short, as far as the engine alone can say.
+    #[must_use]
+    pub fn is_short(&self) -> bool {
+        self.merges.is_short()
     }
 
     /// Leaves below the inner node of a key; nothing below it is read.
@@ -275,8 +275,8 @@ impl MergeSearch<'_> {
     ///
     /// Stops for an inner node that is not in memory.
     pub fn siblings(&mut self, table: Table, key: &[u8], extent: Extent) -> Step<Siblings> {
-        let index = self.engine.node_for(table, Seek::At(key), 1)?;
-        let frame = self.engine.pool.frame(index);
+        let index = self.merges.node_for(table, Seek::At(key), 1)?;
+        let frame = self.merges.pool.frame(index);
         let view = NodeView::trusted(&frame.image);
         let next = view.high().map(<[u8]>::to_vec);
         let parent = frame.page;
@@ -304,9 +304,9 @@ impl MergeSearch<'_> {
     ///
     /// Stops for a page that is not in memory.
     pub fn used_bytes(&mut self, table: Table, key: &[u8]) -> Step<usize> {
-        let index = self.engine.leaf_for(table, Seek::At(key))?;
-        let used = NodeView::trusted(&self.engine.pool.frame(index).image).used_bytes();
-        self.engine.pool.let_all_go();
+        let index = self.merges.leaf_for(table, Seek::At(key))?;
+        let used = NodeView::trusted(&self.merges.pool.frame(index).image).used_bytes();
+        self.merges.pool.let_all_go();
         Ok(used)
     }
 }
@@ -325,11 +325,11 @@ pub(super) fn growth_by(key: &[u8], op: Op<'_>) -> i64 {
     }
 }
 
-impl Engine {
+impl Store {
     /// Tells the guest, if there is one.
     fn tell_guest(&mut self, tell: impl FnOnce(&mut dyn VictimPolicy, &MergeView<'_>)) {
         if let Some(mut guest) = self.guest.take() {
-            tell(&mut *guest, &MergeView { engine: self });
+            tell(&mut *guest, &MergeView { store: self });
             self.guest = Some(guest);
         }
     }
@@ -392,11 +392,13 @@ impl Engine {
         let range = KeyRange { low: &low, high: high.as_deref() };
         Ok(self.tree(table)?.deltas.range(range).next().is_some())
     }
+}
 
+impl Merges {
     /// Asks the guest for a leaf; the window's turn where there is no guest.
     pub(super) fn ask_guest(&mut self) -> Step<GuestAnswer> {
         let Some(mut guest) = self.guest.take() else { return Ok(GuestAnswer::Window) };
-        let choice = guest.choose(&mut MergeSearch { engine: self });
+        let choice = guest.choose(&mut MergeSearch { merges: self });
         self.guest = Some(guest);
         Ok(match choice? {
             VictimChoice::None => GuestAnswer::None,

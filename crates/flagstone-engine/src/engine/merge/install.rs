@@ -7,10 +7,10 @@ use crate::bugs::SeededBug;
 use crate::delta::KeyRange;
 use crate::engine::journal::InstallParts;
 use crate::engine::pool::Class;
-use crate::engine::{Engine, Table};
+use crate::engine::{Merges, Table};
 use crate::node::NodeView;
 
-impl Engine {
+impl Merges {
     /// The pages of a job are on flash.
     pub(crate) fn written(&mut self, job: WriteJob, pin: Option<PinId>) {
         self.pool.set_background(true);

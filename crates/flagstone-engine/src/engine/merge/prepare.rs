@@ -10,10 +10,28 @@ use crate::bugs::SeededBug;
 use crate::delta::{DeltaMap, KeyRange};
 use crate::engine::descent::{Seek, corrupt};
 use crate::engine::pool::{Class, FrameIndex};
-use crate::engine::{Engine, MERGE_PAGES, Step, Table, Tree};
+use crate::engine::{MERGE_PAGES, Merges, Step, Store, Table, Tree};
 use crate::node::{self, Built, MergeRequest, NoOutline, NodeView};
 
-impl Engine {
+impl Store {
+    /// The LSN that a merge prepared now is complete to: every commit at or below it is durable, and in
+    /// the tree's deltas or its base.
+    pub(in crate::engine) fn merge_lsn(&self) -> Lsn {
+        if self.bugs.has(SeededBug::MergeBeforeDurable) {
+            self.committed
+        } else {
+            self.replaying.unwrap_or(self.durable())
+        }
+    }
+
+    /// Whether frames that are ahead of flash take more than their share and the memory kept for
+    /// merges: transactions that want to change more wait until some are written.
+    pub(crate) fn frames_exceed(&self) -> bool {
+        self.pool.bytes() > self.frames_max() + MERGE_PAGES * self.payload_size
+    }
+}
+
+impl Merges {
     /// Merges the leaf that holds `key`, however little that frees; none when it cannot be done now.
     pub(crate) fn merge_at(&mut self, table: Table, key: Vec<u8>) -> Step<Option<WriteJob>> {
         self.prepare_merge(&Target::new(table, key, Reason::Memory))
@@ -192,16 +210,6 @@ impl Engine {
         self.counts.merged_deltas += deltas;
     }
 
-    /// The LSN that a merge prepared now is complete to: every commit at or below it is durable, and in
-    /// the tree's deltas or its base.
-    pub(in crate::engine) fn merge_lsn(&self) -> Lsn {
-        if self.bugs.has(SeededBug::MergeBeforeDurable) {
-            self.committed
-        } else {
-            self.replaying.unwrap_or(self.durable())
-        }
-    }
-
     pub(super) fn is_underfull(
         &self,
         table: Table,
@@ -248,7 +256,8 @@ impl Engine {
             self.busy.remove(&page);
             return self.catch_up(page);
         }
-        match self.pool.shrink(self.frames_max()) {
+        let frames_max = self.frames_max();
+        match self.pool.shrink(frames_max) {
             Some(page) if !self.busy.contains(&page) => {
                 self.take_along(page)?;
                 self.catch_up(page)
@@ -261,12 +270,6 @@ impl Engine {
     fn take_along(&mut self, page: LogicalPage) -> Step<()> {
         let Some(index) = self.pool.peek(page) else { return Ok(()) };
         self.merge_to_frame(index, self.merge_lsn()).map(drop)
-    }
-
-    /// Whether frames that are ahead of flash take more than their share and the memory kept for
-    /// merges: transactions that want to change more wait until some are written.
-    pub(crate) fn frames_exceed(&self) -> bool {
-        self.pool.bytes() > self.frames_max() + MERGE_PAGES * self.payload_size
     }
 
     pub(super) fn must_evict(&self) -> bool {

@@ -12,7 +12,7 @@ use crate::delta::KeyRange;
 use crate::engine::append::Append;
 use crate::engine::descent::{Seek, corrupt};
 use crate::engine::pool::frame_size;
-use crate::engine::{Engine, MERGE_PAGES, Step, Stop, Table, Wait};
+use crate::engine::{MERGE_PAGES, Merges, Step, Stop, Store, Table, Wait};
 use crate::lock::Xid;
 use crate::node::{self, Built, FillPolicy, MergeRequest, NoOutline, NodeView};
 
@@ -42,7 +42,14 @@ impl ReshapePlan {
     }
 }
 
-impl Engine {
+impl Store {
+    /// Reshapes whose pages are written and that are not installed, apart from a claim's.
+    pub(in crate::engine) fn open_groups(&self) -> impl Iterator<Item = &Grouped> {
+        self.installs.iter().map(|install| &install.grouped).chain(&self.unsynced)
+    }
+}
+
+impl Merges {
     /// Several pages at once: the leaves of `plan`, the leaves of `beside` that split as well, and the
     /// inner nodes that become too small.
     pub(super) fn reshape(
@@ -88,11 +95,6 @@ impl Engine {
             Reshaping::Splits(_) => plan.pages.len() > 1 && plan.rest.is_none(),
             Reshaping::Alone => false,
         })
-    }
-
-    /// Reshapes whose pages are written and that are not installed, apart from a claim's.
-    pub(in crate::engine) fn open_groups(&self) -> impl Iterator<Item = &Grouped> {
-        self.installs.iter().map(|install| &install.grouped).chain(&self.unsynced)
     }
 
     /// Whether a checkpoint would have to name so many pages of other trees that this plan waits for

@@ -1,6 +1,7 @@
 use flagstone_nand::{Profile, SimNand};
 
 use super::*;
+use crate::engine::Engine;
 use crate::testing::Database;
 use crate::{Durability, Options};
 
