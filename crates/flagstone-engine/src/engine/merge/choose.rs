@@ -4,16 +4,18 @@ use std::cmp::Reverse;
 
 use flagstone_space::{LogicalPage, Lsn};
 
-use super::guest::{GuestAnswer, growth_by};
-use super::{EMPTIED_MAX, Reason, Target, WINDOWS_MAX, WriteJob};
-use crate::delta::{DeltaMap, Entry, KeyRange, Op};
-use crate::engine::descent::Seek;
-use crate::engine::{Merges, Step, Stop, Table, Tree};
+use crate::delta::{DeltaMap, KeyRange};
+use crate::engine::merge::guest::GuestAnswer;
+use crate::engine::merge::{EMPTIED_MAX, Merges, Reason, Target, WINDOWS_MAX};
+use crate::engine::step::{Step, Stop};
+use crate::engine::store::catalog::{Table, Tree};
+use crate::engine::store::descent::Seek;
+use crate::engine::store::groups::WriteJob;
 use crate::error::EngineError;
 use crate::node::NodeView;
 
 impl Merges {
-    pub(super) fn merge_job(&mut self) -> Step<Option<WriteJob>> {
+    pub(in crate::engine) fn merge_job(&mut self) -> Step<Option<WriteJob>> {
         let target = self.planner.target.take().or_else(|| self.take_joined());
         let target = match target.or_else(|| self.take_emptied()) {
             Some(target) => target,
@@ -240,14 +242,6 @@ impl Merges {
     fn score(&self, bytes: usize) -> usize {
         bytes / (1 + bytes / self.payload_size)
     }
-}
-
-/// Bytes by which a leaf may grow for the changes of one of its keys up to an LSN: a patch changes the
-/// bytes of the value below it, not the size.
-pub(in crate::engine) fn grown_by(entry: &Entry<'_>, upto: Lsn) -> i64 {
-    let versions = entry.versions().take_while(|(lsn, _)| *lsn <= upto);
-    let whole = versions.filter(|(_, op)| !matches!(op, Op::Patch(_)));
-    whole.last().map_or(0, |(_, op)| growth_by(entry.key(), op))
 }
 
 /// Leaves that are passed over in key order for one that can be merged now, at most.

@@ -2,12 +2,13 @@
 
 use flagstone_space::{GroupId, LogicalPage, Lsn, PinId};
 
-use super::{Grouped, InstallJob, Outcome, PageWrite, Reshape, WriteJob};
 use crate::bugs::SeededBug;
 use crate::delta::KeyRange;
-use crate::engine::journal::InstallParts;
-use crate::engine::pool::Class;
-use crate::engine::{Merges, Table};
+use crate::engine::merge::Merges;
+use crate::engine::store::catalog::Table;
+use crate::engine::store::groups::{Grouped, InstallJob, Outcome, PageWrite, Reshape, WriteJob};
+use crate::engine::store::journal::InstallParts;
+use crate::engine::store::pool::Class;
 use crate::node::NodeView;
 
 impl Merges {
@@ -259,7 +260,7 @@ impl Merges {
         self.absorb(write.page);
     }
 
-    pub(in crate::engine) fn count_entries(&mut self, table: Table, grown: i64) {
+    pub(super) fn count_entries(&mut self, table: Table, grown: i64) {
         if let Some(tree) = self.trees.get_mut(table.id as usize) {
             tree.entry_count += grown;
         }

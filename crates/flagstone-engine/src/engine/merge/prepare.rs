@@ -2,34 +2,18 @@
 
 use flagstone_space::{GroupId, LogicalPage, Lsn};
 
-use super::{
-    OldBase, Outcome, PageWrite, Reason, ReshapePlan, Reshaping, Target, UNDERFULL_PERCENT,
-    WriteJob, grown_by,
-};
 use crate::bugs::SeededBug;
 use crate::delta::{DeltaMap, KeyRange};
-use crate::engine::descent::{Seek, corrupt};
-use crate::engine::pool::{Class, FrameIndex};
-use crate::engine::{MERGE_PAGES, Merges, Step, Store, Table, Tree};
-use crate::node::{self, Built, MergeRequest, NoOutline, NodeView};
-
-impl Store {
-    /// The LSN that a merge prepared now is complete to: every commit at or below it is durable, and in
-    /// the tree's deltas or its base.
-    pub(in crate::engine) fn merge_lsn(&self) -> Lsn {
-        if self.bugs.has(SeededBug::MergeBeforeDurable) {
-            self.committed
-        } else {
-            self.replaying.unwrap_or(self.durable())
-        }
-    }
-
-    /// Whether frames that are ahead of flash take more than their share and the memory kept for
-    /// merges: transactions that want to change more wait until some are written.
-    pub(crate) fn frames_exceed(&self) -> bool {
-        self.pool.bytes() > self.frames_max() + MERGE_PAGES * self.payload_size
-    }
-}
+use crate::engine::merge::reshape::ReshapePlan;
+use crate::engine::merge::{Merges, Reason, Target, UNDERFULL_PERCENT};
+use crate::engine::step::Step;
+use crate::engine::store::catalog::{Table, Tree};
+use crate::engine::store::descent::{Seek, corrupt};
+use crate::engine::store::groups::{OldBase, Outcome, PageWrite, Reshaping, WriteJob};
+use crate::engine::store::pool::{Class, FrameIndex};
+use crate::engine::store::room::grown_by;
+use crate::node;
+use crate::node::{Built, MergeRequest, NoOutline, NodeView};
 
 impl Merges {
     /// Merges the leaf that holds `key`, however little that frees; none when it cannot be done now.
@@ -249,7 +233,7 @@ impl Merges {
     }
 
     /// A page whose frame is ahead and has to leave memory, or holds back the log.
-    pub(super) fn evict_job(&mut self) -> Step<Option<WriteJob>> {
+    pub(in crate::engine) fn evict_job(&mut self) -> Step<Option<WriteJob>> {
         let durable = self.durable();
         if let Some(index) = self.planner.waiting.iter().position(|(_, lsn)| *lsn <= durable) {
             let (page, _) = self.planner.waiting.swap_remove(index);
@@ -272,7 +256,7 @@ impl Merges {
         self.merge_to_frame(index, self.merge_lsn()).map(drop)
     }
 
-    pub(super) fn must_evict(&self) -> bool {
+    pub(in crate::engine) fn must_evict(&self) -> bool {
         self.pool.bytes() > self.frames_max()
             || self.planner.waiting.iter().any(|(_, lsn)| *lsn <= self.durable())
     }

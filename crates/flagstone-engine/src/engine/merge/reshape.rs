@@ -3,18 +3,21 @@
 
 use flagstone_space::{GroupId, LogicalPage, Lsn};
 
-use super::{
-    Grouped, IMAGES_SHARE, InnerRange, MERGED_PERCENT, OldBase, Outcome, PageWrite, Reshape,
-    ReshapePlan, Reshaping, TOGETHER_MAX, WriteJob,
-};
 use crate::bugs::SeededBug;
 use crate::delta::KeyRange;
-use crate::engine::append::Append;
-use crate::engine::descent::{Seek, corrupt};
-use crate::engine::pool::frame_size;
-use crate::engine::{MERGE_PAGES, Merges, Step, Stop, Store, Table, Wait};
+use crate::engine::merge::{MERGED_PERCENT, Merges, TOGETHER_MAX};
+use crate::engine::step::{Step, Stop, Wait};
+use crate::engine::store::append::Append;
+use crate::engine::store::catalog::Table;
+use crate::engine::store::descent::{Seek, corrupt};
+use crate::engine::store::groups::{
+    Grouped, IMAGES_SHARE, InnerRange, OldBase, Outcome, PageWrite, Reshape, Reshaping, WriteJob,
+};
+use crate::engine::store::memory::MERGE_PAGES;
+use crate::engine::store::pool::frame_size;
 use crate::lock::Xid;
-use crate::node::{self, Built, FillPolicy, MergeRequest, NoOutline, NodeView};
+use crate::node;
+use crate::node::{Built, FillPolicy, MergeRequest, NoOutline, NodeView};
 
 /// Neighbours that one leaf joins: a leaf that fills little of its page joins the first, an empty leaf
 /// a second as well.
@@ -42,17 +45,10 @@ impl ReshapePlan {
     }
 }
 
-impl Store {
-    /// Reshapes whose pages are written and that are not installed, apart from a claim's.
-    pub(in crate::engine) fn open_groups(&self) -> impl Iterator<Item = &Grouped> {
-        self.installs.iter().map(|install| &install.grouped).chain(&self.unsynced)
-    }
-}
-
 impl Merges {
     /// Several pages at once: the leaves of `plan`, the leaves of `beside` that split as well, and the
     /// inner nodes that become too small.
-    pub(super) fn reshape(
+    pub(in crate::engine) fn reshape(
         &mut self,
         plan: ReshapePlan,
         beside: Vec<ReshapePlan>,
@@ -673,6 +669,26 @@ impl Merges {
         climb.write(root, image, lsn);
         Ok(())
     }
+}
+
+/// A merge whose result takes other pages than the leaf's own.
+pub(in crate::engine) struct ReshapePlan {
+    pub(in crate::engine) table: Table,
+    pub(in crate::engine) page: LogicalPage,
+    pub(in crate::engine) low: Vec<u8>,
+    pub(in crate::engine) high: Option<Vec<u8>>,
+    pub(in crate::engine) upto: Lsn,
+    pub(in crate::engine) pages: Vec<Built>,
+    pub(in crate::engine) dropped: Vec<Vec<u8>>,
+    pub(in crate::engine) old: Vec<OldBase>,
+    /// The part of the leaf that did not merge: its last pages hold this part as it was, for keys from
+    /// its low fence on.
+    pub(in crate::engine) rest: Option<OldBase>,
+    pub(in crate::engine) grown: i64,
+    /// Bytes of deltas that go when it is installed.
+    pub(in crate::engine) frees: usize,
+    /// Whether the leaf is written even if no neighbour joins it.
+    pub(in crate::engine) is_due: bool,
 }
 
 /// Results of a climb from a leaf to the root.

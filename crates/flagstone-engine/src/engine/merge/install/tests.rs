@@ -2,7 +2,7 @@ use flagstone_nand::{Nand, Profile, SegmentFile, SimNand, SimStorage};
 use flagstone_space::{GroupId, NoOwner, SpaceError, WriteTag};
 
 use crate::delta::DeltaMap;
-use crate::engine::merge::{Grouped, IMAGES_SHARE};
+use crate::engine::store::groups::{Grouped, IMAGES_SHARE};
 use crate::engine::{Engine, Stop, Table};
 use crate::error::EngineError;
 use crate::options::{Budget, CommitBy, Durability, Options};

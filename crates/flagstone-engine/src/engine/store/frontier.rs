@@ -1,0 +1,150 @@
+//! Frontiers of the log: what is appended, being flushed, durable; and the LSNs at which versions stay apart.
+
+use flagstone_space::{GroupId, Lsn};
+
+use crate::bugs::SeededBug;
+use crate::engine::store::Store;
+use crate::log::{ChainPoint, Flush, LogGeometry};
+
+/// Pending log takes at most one part in this many of the memory budget before a flush is wanted
+/// unasked.
+pub(in crate::engine) const PENDING_SHARE: usize = 16;
+
+/// A flush that is being programmed.
+#[derive(Clone, Copy, Debug)]
+pub(in crate::engine) struct FlushPoint {
+    upto: Lsn,
+    pub(in crate::engine) chain: ChainPoint,
+    /// The last group whose pages were written before.
+    pub(in crate::engine) group: Option<GroupId>,
+}
+
+impl Store {
+    /// The LSN that a merge prepared now is complete to: every commit at or below it is durable, and in
+    /// the tree's deltas or its base.
+    pub(in crate::engine) fn merge_lsn(&self) -> Lsn {
+        if self.bugs.has(SeededBug::MergeBeforeDurable) {
+            self.committed
+        } else {
+            self.replaying.unwrap_or(self.durable())
+        }
+    }
+
+    /// Every commit up to here is durable.
+    #[must_use]
+    pub fn durable(&self) -> Lsn {
+        self.log.durable()
+    }
+
+    /// Whether a caller waits for log records that are not being written yet.
+    #[must_use]
+    pub fn is_flush_wanted(&self) -> bool {
+        !self.is_poisoned()
+            && self.flush_in_flight.is_none()
+            && (self.flush_to > self.log.durable() || self.has_group_commit())
+            && self.log.pending_bytes() > 0
+    }
+
+    /// Whether commits wait for a flush that waits for more commits: the runtime or the event loop,
+    /// which keep the time, flush when the delay of the options has passed.
+    #[must_use]
+    pub fn awaits_group_commit(&self) -> bool {
+        !self.is_poisoned() && self.group_commit_lsn > self.log.durable()
+    }
+
+    /// Whether enough has gathered to end the wait of a group commit.
+    fn has_group_commit(&self) -> bool {
+        let enough = self.view.log_page_size as f64 * self.options.group_fill;
+        self.awaits_group_commit() && self.log.pending_bytes() as f64 >= enough
+    }
+
+    /// The newest commit, durable or not.
+    #[must_use]
+    pub fn last_commit(&self) -> Lsn {
+        self.committed
+    }
+
+    /// Whether anything was appended to the log since the engine was opened.
+    #[must_use]
+    pub fn has_logged(&self) -> bool {
+        self.log.has_appended()
+    }
+
+    /// Whether a flush is being programmed. A flush that failed on the device never ends.
+    #[must_use]
+    pub fn is_flushing(&self) -> bool {
+        self.flush_in_flight.is_some() && !self.is_poisoned()
+    }
+
+    /// Bytes of log records that wait for a flush.
+    #[must_use]
+    pub fn pending_log_size(&self) -> usize {
+        self.log.pending_bytes()
+    }
+
+    /// Cuts everything pending into a flush, for the runtime to program.
+    pub(crate) fn seal(&mut self, geometry: LogGeometry, slots_left: u16) -> Option<Flush> {
+        if self.is_poisoned() {
+            return None;
+        }
+        let flush = self.cut_log(geometry, slots_left)?;
+        let (upto, chain) = (flush.upto, self.log.chain());
+        let group = self.unsynced.back().map(|last| last.group);
+        self.flush_in_flight = Some(FlushPoint { upto, chain, group });
+        self.refresh_floors();
+        Some(flush)
+    }
+
+    fn cut_log(&mut self, geometry: LogGeometry, slots_left: u16) -> Option<Flush> {
+        #[cfg(feature = "seeded-bugs")]
+        if self.bugs.has(SeededBug::FrontierBetween) {
+            return self.log.seal_half(geometry, slots_left);
+        }
+        self.log.seal(geometry, slots_left)
+    }
+
+    /// Asks for everything in the log to become durable.
+    pub fn want_flush(&mut self) {
+        self.flush_to = self.log.appended();
+    }
+
+    /// Log page on which the last durable fragment ended.
+    pub(crate) fn note_log_page(&mut self, page: u64) {
+        self.log_page = page;
+    }
+
+    /// Recomputes the LSNs at which versions of a key must stay apart.
+    ///
+    /// The durable frontier and the end of a flush in flight may become the LSN that a base is
+    /// complete to; a snapshot reads at its own; a checkpoint copies up to its cutoff, and restart
+    /// keeps those copies when it forgets the rest; a run that is not loaded will put changes between
+    /// older and newer ones; the marker of an epoch is flushed alone.
+    ///
+    /// # Panics
+    ///
+    /// If a floor is no state that was kept (rule D17).
+    pub(in crate::engine) fn refresh_floors(&mut self) {
+        assert!(
+            self.take_floors() || self.bugs.has(SeededBug::FrontierBetween),
+            "D17: a frontier is a state that was kept"
+        );
+    }
+
+    /// Whether each floor is a state that was kept: LSNs that are read from flash may have any value.
+    pub(in crate::engine) fn take_floors(&mut self) -> bool {
+        let mut floors = vec![self.log.durable()];
+        floors.extend(self.log.marker());
+        floors.extend(self.flush_in_flight.map(|point| point.upto));
+        floors.extend(self.cycle.cutoff());
+        floors.extend(self.replay_cutoff);
+        self.snapshots.floors(&mut floors);
+        self.runs.floors(&mut floors);
+        floors.sort_unstable();
+        floors.dedup();
+        let was_kept =
+            |place: &Lsn| *place >= self.newest_delta || self.floors.binary_search(place).is_ok();
+        let are_kept = floors.iter().all(was_kept);
+        self.floors = floors;
+        are_kept
+    }
+}
