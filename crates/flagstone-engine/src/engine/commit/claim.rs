@@ -45,41 +45,23 @@ use flagstone_space::{GroupId, GroupSpan, LogicalPage, Lsn, PinId, Version};
 
 use crate::bugs::SeededBug;
 use crate::delta::{DeltaMap, KeyRange, Op};
-use crate::engine::commit::costs::LeafBytes;
+use crate::engine::commit::claim::image::Claimed;
 use crate::engine::commit::job::{ClaimJob, Job, Next};
 use crate::engine::commit::{Commits, without_versions};
-use crate::engine::merge::reshape::ReshapePlan;
 use crate::engine::step::{Step, Stop, Wait};
-use crate::engine::store::catalog::{CATALOG, Table};
-use crate::engine::store::descent::{LeafPlace, Seek};
-use crate::engine::store::groups::{OldBase, PageWrite, WriteJob};
 use crate::engine::store::private_key::{private_bounds, split_private_key};
 use crate::engine::txn::claim::{Claim, ClaimedLeaf, Owner, Phase};
 use crate::engine::txn::transaction;
 use crate::engine::txn::transaction::{Ticket, Transaction};
 use crate::error::EngineError;
 use crate::lock::Xid;
-use crate::node;
-use crate::node::{MergeRequest, NoOutline, NodeView};
 use crate::options::CommitBy;
 
-/// Inner nodes that may have to be written with the leaves that one leaf becomes, one a level.
-const INNER_PAGES: usize = 4;
+mod image;
+mod worth;
 
 /// Bytes of log that the name of a span of pages takes, at most.
 const SPAN_NAME_SIZE_MAX: usize = 20;
-
-/// Result of claiming a leaf.
-enum Claimed {
-    /// The leaf's changes are left to the log.
-    Nothing,
-    /// One page.
-    Leaf(Box<(ClaimedLeaf, PageWrite)>),
-    /// Several pages, and the transaction has no change outside them.
-    Several(Box<WriteJob>),
-    /// Another change of the tree's shape comes first, as soon as its record is durable.
-    Later,
-}
 
 impl Commits {
     /// Passes when `xid` commits by the log.
@@ -166,67 +148,6 @@ impl Commits {
                 self.demand_of(claim.xid).0 + claim.pages.len() * SPAN_NAME_SIZE_MAX
             }
             _ => 0,
-        }
-    }
-
-    /// Whether claiming leaves may save as much as a program, or is asked for by the options.
-    fn is_worth_a_claim(&self, xid: Xid) -> bool {
-        let Some(own) = self.transactions.get(&xid) else { return false };
-        // Runs, and values with pages of their own, have a group that commits them already.
-        let is_plain = own.group.is_none() && own.runs.is_empty() && own.dropped.is_empty();
-        if !is_plain
-            || !own.drops.is_empty()
-            || own.is_refused
-            || self.may_be_ahead()
-            || self.view.log_page_size == 0
-        {
-            return false;
-        }
-        match self.options.techniques.commit {
-            CommitBy::Log => false,
-            CommitBy::Claims | CommitBy::Flags => true,
-            CommitBy::Auto => {
-                let fills_a_page =
-                    |bytes| self.commit_costs.log_pages(bytes, self.view.log_page_size) >= 1.0;
-                // The memory of its changes is larger than the changes, and is known without counting.
-                fills_a_page(own.size) && fills_a_page(own.writes.range_bytes(KeyRange::ALL))
-            }
-        }
-    }
-
-    /// The first private key whose leaf is worth its page, where all such leaves together save at least
-    /// one program, as far as can be told without reading them: a claim without that prospect is not
-    /// begun. The search ends where the remaining changes cannot save that much; after a stop for a
-    /// node it goes on where it stopped.
-    fn first_worth(&mut self, xid: Xid) -> Step<Option<Vec<u8>>> {
-        let changes = self.transaction(xid)?.writes.range_bytes(KeyRange::ALL);
-        loop {
-            let own = self.transaction(xid)?;
-            let Some(key) = first_from(&own.writes, &own.prospect.looked) else { return Ok(None) };
-            let gain = own.prospect.gain;
-            let left = changes.saturating_sub(own.prospect.looked_bytes);
-            let gain_max = gain + self.commit_costs.log_pages(left, self.view.log_page_size);
-            if self.options.techniques.commit == CommitBy::Auto && gain_max < 1.0 {
-                return Ok(None);
-            }
-            let (table, user_key) = split_private_key(&key);
-            let place = self.place_of(table, user_key)?;
-            let range = KeyRange { low: &place.low, high: place.high.as_deref() };
-            let (low, high) = private_bounds(table, range);
-            let inside = KeyRange { low: &low, high: Some(&high) };
-            let gain = self.gain_of(xid, table, &place, inside)?;
-            let own = self.transaction(xid)?;
-            let looked_bytes = own.writes.range_bytes(inside);
-            let prospect = &mut own.prospect;
-            prospect.looked_bytes += looked_bytes;
-            prospect.looked = high;
-            if gain > 0.0 {
-                prospect.gain += gain;
-                prospect.first.get_or_insert(key);
-            }
-            if prospect.gain >= 1.0 {
-                return Ok(prospect.first.take());
-            }
         }
     }
 
@@ -335,193 +256,6 @@ impl Commits {
             claim.group = Some(group);
         }
         Ok(group)
-    }
-
-    /// Programs that a leaf's claim saves; zero or less when its changes are better in the log. Where
-    /// the options ask for claims: one if the leaf can be claimed, else zero.
-    fn gain_of(
-        &self,
-        xid: Xid,
-        table: Table,
-        place: &LeafPlace,
-        inside: KeyRange<'_>,
-    ) -> Step<f64> {
-        let Some(writes) = self.transactions.get(&xid).map(|own| &own.writes) else {
-            return Ok(0.0);
-        };
-        let own = writes.range_bytes(inside);
-        let pages = 1 + own / self.payload_size;
-        let is_possible = table != CATALOG
-            && !self.busy.contains(&place.page)
-            && !self.obstacles.passes_over(place.page)
-            && self.may_claim(xid, self.claimed_page_count() + pages);
-        if !is_possible || self.options.techniques.commit != CommitBy::Auto {
-            return Ok(f64::from(u8::from(is_possible)));
-        }
-        if own > self.payload_size * 2 {
-            // A leaf that outgrows its page is left to merges, unless it has all changes of the
-            // transaction: then the old page alone may have to be written again.
-            let saved = self.commit_costs.log_pages(own, self.view.log_page_size) - 1.0;
-            return Ok(if is_all(writes, inside) { saved } else { 0.0 });
-        }
-        let range = KeyRange { low: &place.low, high: place.high.as_deref() };
-        let others = self.tree(table)?.deltas.range_bytes(range);
-        let leaf = LeafBytes { own, others };
-        Ok(self.commit_costs.gain(leaf, self.view.log_page_size, self.view.moves_per_write))
-    }
-
-    /// Whether the claim of `xid` may come to have so many pages. A cut brings back every group that no
-    /// checkpoint covers, committed groups too, and the first record afterwards names them all, beside
-    /// the groups of spills that come meanwhile. Spills may have as much room as `can_name_more` gives
-    /// to all.
-    fn may_claim(&self, xid: Xid, pages: usize) -> bool {
-        let more = pages - self.claimed_page_count() + self.cycle.grouped_pages();
-        self.has_room_to_claim(pages as u64) && self.can_name_more(xid, 2 * more, 0)
-    }
-
-    /// The leaf's new image; none when its changes are left to the log.
-    fn claimed_image(
-        &mut self,
-        table: Table,
-        place: &LeafPlace,
-        inside: KeyRange<'_>,
-    ) -> Step<Claimed> {
-        let Some(xid) = self.claim.as_ref().map(|claim| claim.xid) else {
-            return Ok(Claimed::Nothing);
-        };
-        if self.is_left_alone(xid, place.page, inside)
-            || self.gain_of(xid, table, place, inside)? <= 0.0
-        {
-            return Ok(Claimed::Nothing);
-        }
-        let index = self.leaf_for(table, Seek::At(&place.low))?;
-        let base_lsn = self.pool.frame(index).lsn;
-        let range = KeyRange { low: &place.low, high: place.high.as_deref() };
-        if self.load_some_runs(table, range, Lsn(u64::MAX))?.is_some() {
-            return Ok(Claimed::Nothing);
-        }
-        self.drop_redundant(table, range, base_lsn);
-        let Some(index) = self.pool.peek(place.page) else { return Ok(Claimed::Nothing) };
-        let upto = match self.bugs.has(SeededBug::ClaimBeforeDurable) {
-            true => self.committed,
-            false => self.merge_lsn(),
-        };
-        let Some(changes) = self.changes_of(table, range, inside, upto) else {
-            return Ok(Claimed::Nothing);
-        };
-        let view = NodeView::trusted(&self.pool.frame(index).image);
-        let own_lsn = Lsn(upto.0 + 1);
-        let request =
-            MergeRequest { tree: table.id, range, upto: own_lsn, page_size: self.payload_size };
-        let merged = match self.may_become_several(xid, inside) {
-            true => node::merge_leaf(Some(view), &changes, request, &mut NoOutline).map(Some),
-            false => node::merge_leaf_alone(view, &changes, request, &mut NoOutline),
-        };
-        let merged = match merged {
-            Ok(Some(merged)) => merged,
-            Ok(None) => {
-                self.must_split.insert(place.page);
-                return Ok(Claimed::Nothing);
-            }
-            Err(_) => return Ok(Claimed::Nothing),
-        };
-        let is_root = self.root_of(table)? == place.page;
-        let grown = merged.entry_count as i64 - view.count() as i64;
-        if !merged.dropped_refs.is_empty() {
-            return Ok(Claimed::Nothing);
-        }
-        let (low, high) = (place.low.clone(), place.high.clone());
-        let page = place.page;
-        if merged.pages.len() > 1 {
-            let old = vec![OldBase { page, low: low.clone(), high: high.clone(), lsn: base_lsn }];
-            let (pages, dropped) = (merged.pages, Vec::new());
-            let plan = ReshapePlan {
-                table,
-                page,
-                low,
-                high,
-                upto,
-                pages,
-                dropped,
-                old,
-                rest: None,
-                grown,
-                frees: 0,
-                is_due: true,
-            };
-            return self.claimed_pages(xid, plan, inside);
-        }
-        let Some(built) = merged.pages.into_iter().next() else { return Ok(Claimed::Nothing) };
-        if self.is_small(&built) && !is_root {
-            // The merge of such a leaf looks for a neighbour.
-            return Ok(Claimed::Nothing);
-        }
-        let leaf = ClaimedLeaf { table, page, low, high, upto, base_lsn, grown };
-        let lsn = match self.bugs.has(SeededBug::ClaimOverwritesNewer) {
-            true => Lsn(upto.0 + 8),
-            false => upto,
-        };
-        let write = PageWrite::new(page, built.image, lsn);
-        Ok(Claimed::Leaf(Box::new((leaf, write))))
-    }
-
-    /// The pages that one leaf becomes, if they are all that the transaction changed (Q5).
-    fn claimed_pages(
-        &mut self,
-        xid: Xid,
-        plan: ReshapePlan,
-        inside: KeyRange<'_>,
-    ) -> Step<Claimed> {
-        if !self.may_become_several(xid, inside)
-            || !self.may_claim(xid, plan.pages.len() + INNER_PAGES)
-        {
-            return Ok(Claimed::Nothing);
-        }
-        let Some(job) = self.claim_reshape(xid, plan)? else { return Ok(Claimed::Later) };
-        Ok(Claimed::Several(Box::new(job)))
-    }
-
-    /// Whether a leaf that becomes several may be claimed: it must have all changes of the transaction
-    /// (Q5).
-    fn may_become_several(&self, xid: Xid, inside: KeyRange<'_>) -> bool {
-        self.transactions.get(&xid).is_some_and(|own| is_all(&own.writes, inside))
-            || self.bugs.has(SeededBug::ClaimInPart)
-    }
-
-    /// Whether the engine leaves to merges a leaf that it found to become several: the leaf's waiting
-    /// deltas only grow until then. The leaf counts all the same when a claim is weighed: other leaves
-    /// are written along with it.
-    fn is_left_alone(&self, xid: Xid, page: LogicalPage, inside: KeyRange<'_>) -> bool {
-        self.options.techniques.commit == CommitBy::Auto
-            && self.must_split.contains(&page)
-            && !self.may_become_several(xid, inside)
-    }
-
-    /// Durable deltas of a leaf with the claiming transaction's changes on top.
-    fn changes_of(
-        &self,
-        table: Table,
-        range: KeyRange<'_>,
-        inside: KeyRange<'_>,
-        upto: Lsn,
-    ) -> Option<DeltaMap> {
-        let own = &self.transactions.get(&self.claim.as_ref()?.xid)?.writes;
-        let mut changes = self.trees.get(table.id as usize)?.deltas.copy_range(range, upto);
-        for entry in own.range(inside) {
-            // Versions that savepoints kept apart become one.
-            let mut whole = DeltaMap::new();
-            let mut versions = entry.versions();
-            if versions.clone().nth(1).is_some() {
-                for (number, op) in versions {
-                    whole.insert(entry.key(), op, number, &[]);
-                }
-                versions = whole.versions(entry.key());
-            }
-            for (_, op) in versions {
-                changes.insert(split_private_key(entry.key()).1, op, Lsn(upto.0 + 1), &[]);
-            }
-        }
-        Some(changes)
     }
 
     /// Every leaf was looked at: the job that commits the claim.
@@ -726,13 +460,6 @@ impl Commits {
         }
         self.forget_page(leaf.page);
     }
-}
-
-/// Whether all of `writes` lies inside a range.
-fn is_all(writes: &DeltaMap, inside: KeyRange<'_>) -> bool {
-    let first = |low| writes.range(KeyRange { low, high: None }).next();
-    let is_none_below = first(&[]).is_some_and(|first| first.key() >= inside.low);
-    is_none_below && inside.high.is_none_or(|high| first(high).is_none())
 }
 
 /// The first key of `writes` at or above `low`.
