@@ -10,7 +10,9 @@
 use std::io::{self, BufWriter, Write};
 use std::path::Path;
 
-use flagstone::{BackupError, BackupReport, MissingRange, ReadError, verify_backup};
+use flagstone::report::BackupReport;
+use flagstone::salvage::MissingRange;
+use flagstone::{BackupError, ReadError, verify_backup};
 use serde_json::json;
 
 use crate::exit::Exit;

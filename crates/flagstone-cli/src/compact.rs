@@ -4,7 +4,8 @@
 
 use std::path::Path;
 
-use flagstone::{CompactError, CompactReport, Database};
+use flagstone::report::CompactReport;
+use flagstone::{CompactError, Database};
 use serde_json::json;
 
 use crate::failure::Failure;

@@ -12,9 +12,9 @@ use std::io::{self, ErrorKind, Write};
 use std::path::PathBuf;
 use std::process::ExitCode;
 
+use flagstone::salvage::SalvageError;
 use flagstone::{
-    BackupError, CompactError, Error as DatabaseError, OpenError, OptionsError, SalvageError,
-    StorageError,
+    BackupError, CompactError, Error as DatabaseError, OpenError, OptionsError, StorageError,
 };
 use flagstone_engine::{EngineError, OpenError as EngineOpenError};
 use flagstone_lab::bench::BenchError;

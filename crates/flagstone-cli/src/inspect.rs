@@ -5,7 +5,8 @@
 use std::io::Write as _;
 use std::path::Path;
 
-use flagstone::{Bill, CheckReport, RecoveryReport, Stats};
+use flagstone::report::{CheckReport, RecoveryReport};
+use flagstone::{Bill, Stats};
 use flagstone_nand::Geometry;
 use flagstone_space::{BlockReport, BlockState, Cause};
 use serde_json::{Value, json};

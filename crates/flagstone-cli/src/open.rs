@@ -7,9 +7,8 @@ use std::fs::FileType;
 use std::os::unix::fs::FileTypeExt as _;
 use std::path::{Path, PathBuf};
 
-use flagstone::{
-    AnyNand, Bill, Database, Error, FileLock, OpenError, Snapshot, Table, Transaction,
-};
+use flagstone::device::AnyNand;
+use flagstone::{Bill, Database, Error, FileLock, OpenError, Snapshot, Table, Transaction};
 #[cfg(target_os = "linux")]
 use flagstone_nand::MtdNand;
 use flagstone_nand::{

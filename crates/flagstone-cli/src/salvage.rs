@@ -5,7 +5,8 @@
 use std::convert::Infallible;
 use std::fmt::{Display, Write as _};
 
-use flagstone::{Database, KeySpan, MissingRange, SalvageMethod, SalvageReport};
+use flagstone::Database;
+use flagstone::salvage::{KeySpan, MissingRange, SalvageMethod, SalvageReport};
 use serde_json::{Value, json};
 
 use crate::escape::escape;

@@ -15,7 +15,8 @@ use std::collections::BTreeMap;
 use std::io::{BufRead, Write};
 use std::path::PathBuf;
 
-use flagstone::{Bill, Error, MissingRange, SoundRow, Table, Transaction};
+use flagstone::salvage::{MissingRange, SoundRow};
+use flagstone::{Bill, Error, Table, Transaction};
 use serde_json::json;
 
 use crate::exit::Exit;

@@ -52,7 +52,8 @@ pub use snapshot::SnapshotError;
 pub use table::TableError;
 pub use write::WriteError;
 
-use crate::{BackupError, CompactError, LoadError, SalvageError};
+use crate::salvage::SalvageError;
+use crate::{BackupError, CompactError, LoadError};
 #[cfg(doc)]
 use crate::{Database, Limits, Options};
 

@@ -24,19 +24,19 @@
 //! | rename a table, drop it | [`Database::rename_table`], [`Database::drop_table`] |
 //! | read and change rows | [`Database::begin`], [`Transaction`] |
 //! | read, then change one row | [`Transaction::entry`], [`Transaction::update`] |
-//! | keys and values of Rust types | [`Database::typed`], [`TypedTable`], [`Key`](trait@Key), [`Value`](trait@Value) |
+//! | keys and values of Rust types | [`Database::typed`], [`TypedTable`], [`Key`](trait@Key), [`Value`](trait@Value), [`typed`] |
 //! | find rows by an index; several values for a key | [`Database::indexed`], [`Database::multi`] |
 //! | walk both ways, delete many | [`Snapshot::cursor`], [`Transaction::cursor_mut`], [`Transaction::retain`] |
 //! | read without waiting | [`Database::snapshot`], [`Snapshot`] |
 //! | choose when a commit returns | [`Durability`], [`Transaction::commit_with`] |
 //! | copy a database | [`Database::backup_to`], [`Database::restore_from`], [`verify_backup`] |
-//! | read past damage; save rows of a damaged database | [`Snapshot::sound_rows`], [`Database::salvage`] |
+//! | read past damage; save rows of a damaged database | [`Snapshot::sound_rows`], [`Database::salvage`], [`salvage`] |
 //! | run on another device, or in memory | [`Database::create_on`], [`Database::open_on`], [`device`] |
 //! | store many rows that come in order, each page written once | [`Database::load_sorted`] |
 //! | see the cost of a transaction to the flash | [`Commit::bill`], [`Bill`] |
-//! | limit the wear of the flash in a day | [`Database::set_wear_budget`] |
+//! | limit the wear of the flash in a day | [`Database::set_wear_budget`], [`wear`] |
 //! | tell errors apart | [`Error`], and the errors of each group of operations |
-//! | look inside | [`Database::stats`], [`Database::check`], [`Database::block_report`] |
+//! | look inside | [`Database::stats`], [`Database::check`], [`Database::block_report`], [`report`] |
 //!
 //! Keys are at most [`Limits::key_size_max`] bytes: the smaller of 1 KiB and about a quarter of a
 //! logical page. Values may be larger than pages and than the memory budget's share for them.
@@ -64,13 +64,12 @@ extern crate self as flagstone;
 
 mod database;
 mod error;
-mod salvage;
-mod typed;
+pub mod salvage;
+pub mod typed;
 
 pub use database::{
-    BackupError, BackupReport, Commit, CompactError, CompactReport, Cursor, CursorMut, Database,
-    Entry, FileSize, KeyValue, Limits, LoadError, LoadReport, MissingRange, Range, RowRef,
-    Snapshot, SoundRow, SoundRows, Stats, Transaction, verify_backup,
+    BackupError, Commit, CompactError, Cursor, CursorMut, Database, Entry, FileSize, KeyValue,
+    Limits, LoadError, Range, RowRef, Snapshot, Stats, Transaction, verify_backup,
 };
 pub use error::{CommitError, Error, OpenError, ReadError, SnapshotError, TableError, WriteError};
 #[cfg(feature = "derive")]
@@ -79,24 +78,33 @@ pub use flagstone_derive::{Key, Value};
 #[doc(hidden)]
 pub use flagstone_engine::SeededBug;
 #[doc(inline)]
-pub use flagstone_engine::salvage::{DoubtCause, MissingCause};
-#[doc(inline)]
 pub use flagstone_engine::{
-    Allowance, AtLimit, CheckFault, CheckReport, Corruption, DecodeError, Durability, EngineStats,
-    FileLock, IndexFault, Memory, Options, OptionsError, PRESETS, Preset, RecoveryReport, RowPart,
-    Savepoint, Table, VerifyOnOpen, WearBudget, WearLevelling, WearStatus,
+    Corruption, DecodeError, Durability, FileLock, Options, OptionsError, PRESETS, Preset, RowPart,
+    Savepoint, Table, VerifyOnOpen,
 };
 #[doc(inline)]
-pub use flagstone_nand::{AnyNand, NandError};
-#[doc(inline)]
-pub use flagstone_space::{
-    Bill, BlockReport, Cause, LogicalPage, Lsn, MountError, SpaceError as StorageError, SpaceStats,
-};
-pub use salvage::{KeySpan, SalvageError, SalvageMethod, SalvageReport, SalvagedTable};
-pub use typed::{
-    AnyIndex, EncodeKey, Finds, Found, FoundRows, Index, IndexReport, IndexedTable, Key,
-    MultiTable, Pairs, Reads, StartsWith, TypedRange, TypedTable, Value, Values,
-};
+pub use flagstone_space::{Bill, Cause, Lsn, MountError, SpaceError as StorageError};
+pub use typed::index::{Index, IndexedTable};
+pub use typed::key::{EncodeKey, Key};
+pub use typed::multi::MultiTable;
+pub use typed::table::TypedTable;
+pub use typed::value::Value;
+
+/// Reports: counters, findings of a check, figures of a backup, a load, a restart.
+pub mod report {
+    #[doc(inline)]
+    pub use flagstone_engine::{CheckFault, CheckReport, EngineStats, Memory, RecoveryReport};
+    #[doc(inline)]
+    pub use flagstone_space::{BlockReport, LogicalPage, SpaceStats};
+
+    pub use crate::database::{BackupReport, CompactReport, LoadReport};
+}
+
+/// Wear of the flash: how it is levelled, and how much of it a day may take.
+pub mod wear {
+    #[doc(inline)]
+    pub use flagstone_engine::{Allowance, AtLimit, WearBudget, WearLevelling, WearStatus};
+}
 
 /// Devices: to run a database on a device of one's own, or on a simulated chip, which tests in memory use.
 ///

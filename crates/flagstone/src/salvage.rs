@@ -19,7 +19,9 @@ mod write;
 
 use std::path::Path;
 
-use flagstone_engine::salvage::{DoubtCause, MissingCause, Scanned};
+use flagstone_engine::salvage::Scanned;
+#[doc(inline)]
+pub use flagstone_engine::salvage::{DoubtCause, MissingCause};
 use flagstone_engine::{
     CATALOG, EngineError, OpenError as EngineOpenError, Options, Runtime, VerifyOnOpen,
 };
@@ -27,7 +29,8 @@ use flagstone_nand::{AnyNand, Nand, Profile};
 use flagstone_space::MountError;
 
 use self::write::Writer;
-use crate::database::{Database, SoundRow, is_damage, open_device_to_salvage};
+use crate::database::{Database, is_damage, open_device_to_salvage};
+pub use crate::database::{MissingRange, SoundRow, SoundRows};
 use crate::{Error, OpenError};
 
 /// How a database was salvaged.

@@ -4,19 +4,19 @@
 //! [`Transaction`](crate::Transaction) and [`Snapshot`](crate::Snapshot): a typed table is a table like any
 //! other, which `scan` on the command line shows.
 
-mod index;
-mod key;
-mod multi;
-mod table;
-mod value;
+pub(crate) mod index;
+pub(crate) mod key;
+pub(crate) mod multi;
+pub(crate) mod table;
+pub(crate) mod value;
 
 use flagstone_engine::DecodeError;
-
-pub use index::{AnyIndex, Found, FoundRows, Index, IndexReport, IndexedTable};
-pub use key::{EncodeKey, Finds, Key, StartsWith};
-pub use multi::{MultiTable, Pairs, Values};
-pub use table::{Reads, TypedRange, TypedTable};
-pub use value::Value;
+#[doc(inline)]
+pub use flagstone_engine::IndexFault;
+pub use index::{AnyIndex, Found, FoundRows, IndexReport};
+pub use key::{Finds, StartsWith};
+pub use multi::{Pairs, Values};
+pub use table::{Reads, TypedRange};
 
 /// The first `count` bytes of `bytes`, which loses them.
 fn take<'a>(bytes: &mut &'a [u8], count: usize) -> Result<&'a [u8], DecodeError> {

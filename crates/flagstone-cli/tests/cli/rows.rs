@@ -7,7 +7,8 @@ use std::os::unix::fs::{PermissionsExt as _, symlink};
 use std::path::Path;
 use std::process::Stdio;
 
-use flagstone::{AnyIndex, Database, Index, Options};
+use flagstone::typed::AnyIndex;
+use flagstone::{Database, Index, Options};
 
 use crate::command::{DEVICES, Place, binary, flagstone, run};
 

@@ -8,7 +8,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::thread;
 use std::time::Duration;
 
-use flagstone::AnyNand;
+use flagstone::device::AnyNand;
 use flagstone_nand::{
     BlockIndex, Capabilities, Completion, Counters, Crashable, Ending, FaultPlan, Geometry, Nand,
     NandError, PhysicalPage, Profile, ProgramPart, ReadPart, SegmentFile, SimNand, SimStorage,

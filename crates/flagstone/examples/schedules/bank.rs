@@ -17,7 +17,8 @@ use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
-use flagstone::{AnyNand, Database, Durability, Error, Options, ReadError, Table};
+use flagstone::device::AnyNand;
+use flagstone::{Database, Durability, Error, Options, ReadError, Table};
 use flagstone_engine::{Runtime, SeededBug};
 use flagstone_nand::{Crashable as _, Ending, FaultPlan, Nand as _, Profile, SimNand};
 use rand_pcg::Pcg64Mcg;

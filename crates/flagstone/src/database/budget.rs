@@ -24,7 +24,8 @@ impl Database {
     /// use std::sync::atomic::{AtomicU64, Ordering};
     /// use std::time::Duration;
     ///
-    /// use flagstone::{Allowance, AtLimit, Error, WearBudget};
+    /// use flagstone::Error;
+    /// use flagstone::wear::{Allowance, AtLimit, WearBudget};
     ///
     /// let table = db.table("t")?;
     /// let hour = Arc::new(AtomicU64::new(0));
@@ -77,7 +78,8 @@ mod tests {
     use flagstone_nand::{Profile, SimNand};
 
     use super::*;
-    use crate::{Allowance, AtLimit, Bill, Error, Options, Table, WriteError};
+    use crate::wear::{Allowance, AtLimit};
+    use crate::{Bill, Error, Options, Table, WriteError};
 
     struct Rig {
         database: Database,

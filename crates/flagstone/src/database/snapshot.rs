@@ -106,7 +106,7 @@ impl Snapshot {
     /// # let directory = tempfile::tempdir()?;
     /// # let path = directory.path().join("db");
     /// # let db = flagstone::Database::create(&path, &flagstone::Options::default())?;
-    /// use flagstone::SoundRow;
+    /// use flagstone::salvage::SoundRow;
     ///
     /// let table = db.table("t")?;
     /// let mut txn = db.begin();

@@ -188,7 +188,8 @@ impl Database {
     /// # let directory = tempfile::tempdir()?;
     /// # let path = directory.path().join("db");
     /// # let db = flagstone::Database::create(&path, &flagstone::Options::default())?;
-    /// use flagstone::{Index, IndexFault, Value, WriteError};
+    /// use flagstone::{Index, Value, WriteError};
+    /// use flagstone::typed::IndexFault;
     ///
     /// #[derive(Debug, Value)]
     /// struct User {

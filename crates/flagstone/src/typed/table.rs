@@ -6,7 +6,8 @@ use std::ops::{Bound, RangeBounds};
 
 use flagstone_engine::{DecodeError, RowPart, ScanRange, Table};
 
-use super::{EncodeKey, Finds, Key, StartsWith, Value};
+use super::key::{EncodeKey, Finds, Key, StartsWith};
+use super::value::Value;
 use crate::database::{Database, KeyValue, Range, Snapshot, Transaction};
 use crate::{ReadError, TableError, WriteError};
 

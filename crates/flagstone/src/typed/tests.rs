@@ -4,6 +4,7 @@ use std::fmt::Debug;
 
 use proptest::prelude::*;
 
+use super::key::{EncodeKey as _, Key};
 use super::*;
 use crate::{Key as DeriveKey, Value as DeriveValue};
 

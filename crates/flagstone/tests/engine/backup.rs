@@ -161,7 +161,7 @@ fn a_backup_under_way_sees_one_moment() {
     let table = database.table("accounts").unwrap();
     let mut moved = 0;
     let mut backup = Vec::new();
-    let watch = |report: &flagstone::BackupReport| {
+    let watch = |report: &flagstone::report::BackupReport| {
         let (from, to) = (report.rows as u32 - 200, ACCOUNTS - 1 - moved);
         let mut transaction = database.begin();
         transaction.put(table, &from.to_be_bytes(), &[0; 50]).unwrap();

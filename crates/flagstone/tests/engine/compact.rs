@@ -23,7 +23,7 @@ fn thinned() -> (TempDir, PathBuf, Model) {
     let path = directory.path().join("db");
     let profile = Profile::named("segment-file").unwrap().with_capacity(16 << 20).unwrap();
     let device = SegmentFile::create(FileStorage::create(&path).unwrap(), &profile).unwrap();
-    let device = flagstone::AnyNand::new(device);
+    let device = flagstone::device::AnyNand::new(device);
     let database = Database::create_on(device, &options()).unwrap();
     let mut model = Model::new();
     for name in ["first", "first@index", "\u{e9}mpty"] {

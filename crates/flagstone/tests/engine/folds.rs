@@ -67,7 +67,7 @@ fn changes_before_and_after_a_page_commit_stay_apart() {
 fn a_fold_over_a_page_commit_is_seen() {
     let bug = Some(flagstone::SeededBug::ClaimFolded);
     let options = options(CommitBy::Log);
-    let device = flagstone::AnyNand::new(changed_three_times());
+    let device = flagstone::device::AnyNand::new(changed_three_times());
     let runtime = flagstone_engine::Runtime::open_planted(device, &options, bug, None).unwrap();
     let database = flagstone::Database::over(runtime);
     assert_eq!(row_of(&database), [1, 0, 0, 0, 0, 3], "the first change comes back");

@@ -2,9 +2,10 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
+use flagstone::typed::{AnyIndex, IndexFault};
 use flagstone::{
-    AnyIndex, CommitError, Index, IndexFault, IndexedTable, Options, ReadError, TableError,
-    Transaction, Value, WriteError,
+    CommitError, Index, IndexedTable, Options, ReadError, TableError, Transaction, Value,
+    WriteError,
 };
 use flagstone_nand::{Crashable as _, Ending, FaultPlan, Profile, SimNand};
 use proptest::prelude::*;

@@ -5,9 +5,8 @@ use std::collections::BTreeMap;
 use std::fs;
 use std::path::{Path, PathBuf};
 
-use flagstone::{
-    Database, DoubtCause, FileSize, MissingCause, Options, SalvageMethod, SalvageReport, SoundRow,
-};
+use flagstone::salvage::{DoubtCause, MissingCause, SalvageMethod, SalvageReport, SoundRow};
+use flagstone::{Database, FileSize, Options};
 use flagstone_nand::{EccNand, Profile};
 
 const ROWS: u32 = 3_000;
@@ -258,7 +257,7 @@ fn one_bad_byte_takes_one_leaf() {
         assert!(database.backup_to(Vec::new()).is_err());
         let (mut stream, mut passed) = (Vec::new(), Vec::new());
         let snapshot = database.snapshot().unwrap();
-        let pass = |table: &str, range: flagstone::MissingRange| {
+        let pass = |table: &str, range: flagstone::salvage::MissingRange| {
             passed.push((table.to_owned(), range));
             Ok(())
         };

@@ -2,9 +2,8 @@
 
 use std::collections::BTreeMap;
 
-use flagstone::{
-    Error, Index, IndexFault, Options, PRESETS, ReadError, Table, TableError, WriteError,
-};
+use flagstone::typed::IndexFault;
+use flagstone::{Error, Index, Options, PRESETS, ReadError, Table, TableError, WriteError};
 use flagstone_engine::Stop;
 use flagstone_nand::{Crashable, FaultPlan, Nand, Profile, SegmentFile, SimNand, SimStorage};
 
