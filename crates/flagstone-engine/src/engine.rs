@@ -104,15 +104,15 @@ stands_on!(Engine, recovery: Recovery);
 
 impl Engine {
     fn sync_job(&self) -> Option<Job> {
-        self.unsynced.back().map(|last| Job::Sync(last.group))
+        self.groups.written.back().map(|last| Job::Sync(last.group))
     }
 
     /// Whether there is background work: whether `Runtime::work_begin` would find any.
     #[must_use]
     pub fn has_work(&self) -> bool {
         !self.is_poisoned()
-            && (self.installs.front().is_some_and(|install| self.may_install(install))
-                || !self.unsynced.is_empty()
+            && (self.groups.recorded.front().is_some_and(|install| self.may_install(install))
+                || !self.groups.written.is_empty()
                 || self.has_release()
                 || self.has_drop_work()
                 || self.has_claim_work()
@@ -177,8 +177,8 @@ impl Engine {
     }
 
     fn next_step(&mut self) -> Step<Next> {
-        if self.installs.front().is_some_and(|install| self.may_install(install))
-            && let Some(install) = self.installs.pop_front()
+        if self.groups.recorded.front().is_some_and(|install| self.may_install(install))
+            && let Some(install) = self.groups.recorded.pop_front()
         {
             return Ok(Next::Job(Job::Install(Box::new(install))));
         }
@@ -217,7 +217,7 @@ impl Engine {
                 let pages_read = each(self.pool.held_count());
                 for (before, upto) in &waited {
                     let age = log::distance(*before, *upto);
-                    self.tuner.merged(MergeCost { pages_again, pages_read, age });
+                    self.memory.tuner.merged(MergeCost { pages_again, pages_read, age });
                 }
             }
             return Ok(Next::Job(Job::Write(Box::new(job))));
@@ -240,12 +240,15 @@ impl Engine {
     }
 
     fn must_spill(&self) -> bool {
-        self.uncommitted_size > self.limits.uncommitted && self.obstacles.no_spill().is_none()
+        self.memory.uncommitted > self.memory.limits.uncommitted
+            && self.obstacles.no_spill().is_none()
     }
 
     /// Whether deltas take more memory than they may, and merges can help.
     pub(crate) fn is_full_of_changes(&self) -> bool {
-        self.deltas_size > self.limits.deltas_hard && self.must_merge() && !self.is_poisoned()
+        self.memory.deltas > self.memory.limits.deltas_hard
+            && self.must_merge()
+            && !self.is_poisoned()
     }
 
     /// There are no pages for the job that asked for them; false when the job cannot be put off.
@@ -301,11 +304,11 @@ impl Engine {
             deltas: self.trees.iter().map(|tree| tree.deltas.len() as u64).sum(),
             memory: Memory {
                 bases: self.pool.bytes_peak(),
-                deltas: self.deltas_size_peak,
-                both: self.memory_peak,
+                deltas: self.memory.deltas_peak,
+                both: self.memory.peak,
                 groups: self.guest.as_ref().map_or(0, |guest| guest.bytes_peak())
                     + self.pool.order_bytes_peak(),
-                mapping: self.view.mapping_bytes,
+                mapping: self.room.view.mapping_bytes,
             },
         }
     }
@@ -321,8 +324,8 @@ impl Engine {
 
     /// The flush in flight is durable.
     pub(crate) fn flushed(&mut self, flush: Flush) {
-        self.log.completed(flush);
-        if let Some(point) = self.flush_in_flight.take() {
+        self.frontier.log.completed(flush);
+        if let Some(point) = self.frontier.flush_in_flight.take() {
             self.durable_chain = point.chain;
             // Only groups that have to be synced wait here, and a flush syncs every page written before
             // it.
@@ -346,7 +349,7 @@ impl Engine {
         self.has_torn_images |= self.pool.is_beyond(durable);
         let Transactions { transactions, woken, .. }: &mut Transactions = self;
         woken.extend(transactions.keys().copied());
-        if durable < self.committed {
+        if durable < self.frontier.committed {
             let open = self.transactions.iter().filter(|(xid, own)| {
                 own.claimed.is_none() && own.doom.is_none() && !self.is_claiming(**xid)
             });

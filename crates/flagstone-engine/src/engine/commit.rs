@@ -63,7 +63,7 @@ impl Commits {
         if is_empty && !self.is_claiming(xid) {
             // After a failure it has read durable commits only.
             let waits = has_read && !self.is_poisoned() && !self.bugs.has(SeededBug::ReaderNotHeld);
-            let lsn = if waits { self.committed } else { Lsn::ZERO };
+            let lsn = if waits { self.frontier.committed } else { Lsn::ZERO };
             self.end(xid);
             return Ok(self.ticket(lsn, durability));
         }
@@ -74,7 +74,7 @@ impl Commits {
         let Some(mut transaction) = self.transactions.remove(&xid) else {
             return Err(EngineError::Ended.into());
         };
-        self.uncommitted_size -= transaction.size;
+        self.memory.uncommitted -= transaction.size;
         if !transaction.savepoints.is_empty() {
             transaction.writes = without_versions(&transaction.writes, &mut transaction.dropped);
         }
@@ -82,9 +82,9 @@ impl Commits {
         self.cycle.count_committed(transaction.size);
         self.apply_commit(&transaction, lsn);
         self.note_drops(&transaction.drops, lsn);
-        self.committed = lsn;
+        self.frontier.committed = lsn;
         self.counts.commits += 1;
-        if self.log.pending_bytes() > self.options.memory / PENDING_SHARE {
+        if self.frontier.log.pending_bytes() > self.options.memory / PENDING_SHARE {
             // Commits without a waiting caller take memory until they are written.
             self.want_flush();
         }
@@ -102,8 +102,10 @@ impl Commits {
     pub(in crate::engine) fn ticket(&mut self, lsn: Lsn, durability: Durability) -> Ticket {
         match durability {
             Durability::Deferred => {}
-            Durability::Group => self.group_commit_lsn = self.group_commit_lsn.max(lsn),
-            Durability::Immediate => self.flush_to = self.flush_to.max(lsn),
+            Durability::Group => {
+                self.frontier.group_commit_lsn = self.frontier.group_commit_lsn.max(lsn)
+            }
+            Durability::Immediate => self.frontier.flush_to = self.frontier.flush_to.max(lsn),
         }
         Ticket { lsn, place: lsn }
     }
@@ -129,7 +131,7 @@ impl Commits {
         // Its record lists them as garbage: a new owner of the numbers has them in another group.
         self.take_back(transaction.given_back.iter().chain(&transaction.given_saved).copied());
         let growth = transaction.growth_at_most(self.payload_size);
-        self.growth.committed(growth);
+        self.room.growth.committed(growth);
         if growth == 0 {
             self.obstacles.note_shrinking();
         }

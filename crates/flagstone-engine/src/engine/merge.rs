@@ -207,7 +207,7 @@ impl Merges {
 
     /// A merge waits until the reshapes under way are installed.
     pub(in crate::engine) fn await_installs(&mut self) {
-        self.planner.awaits_installs = !self.unsynced.is_empty();
+        self.planner.awaits_installs = !self.groups.written.is_empty();
         self.want_flush();
     }
 
@@ -221,7 +221,7 @@ impl Merges {
     fn is_short(&self) -> bool {
         self.deltas_staying() > self.merges_above()
             || self.planner.is_in_batch && !self.is_closing()
-            || self.growth.is_reclaiming()
+            || self.room.growth.is_reclaiming()
             || self.guest.as_ref().is_some_and(|guest| guest.is_under_way())
             || self.pool.is_dry(self.frames_max())
     }
@@ -236,7 +236,7 @@ impl Merges {
         let is_worth =
             batch >= BATCH_LEAVES_MIN * self.payload_size && !self.obstacles.lacks_pages();
         let goes_on = is_worth && self.planner.is_in_batch && total > soft - batch;
-        self.planner.wants_log |= total > soft && self.limits.is_log_short;
+        self.planner.wants_log |= total > soft && self.memory.limits.is_log_short;
         self.planner.is_in_batch = total > soft || goes_on;
     }
 
@@ -259,7 +259,7 @@ impl Merges {
     ) -> Option<Option<Vec<u8>>> {
         let mut page = self.trees.get(table.id as usize)?.root?;
         let mut high = None;
-        for _ in 0..=self.height {
+        for _ in 0..=self.memory.height {
             if self.obstacles.is_unreadable(page) {
                 return Some(high);
             }
@@ -278,7 +278,9 @@ impl Merges {
 
     /// Whether no job under way can free a leaf for a merge.
     fn is_at_rest(&self) -> bool {
-        self.busy.is_empty() && !self.has_installs() && self.durable() >= self.committed
+        self.groups.busy.is_empty()
+            && !self.has_installs()
+            && self.durable() >= self.frontier.committed
     }
 
     /// Asks for a leaf to be merged as soon as possible: an insert did not fit the leaf.

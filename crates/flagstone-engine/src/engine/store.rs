@@ -4,24 +4,21 @@
 //! pages in flight. Knows neither transactions nor merges: a change arrives here when it is committed
 //! (E1).
 
-use std::collections::VecDeque;
-
 use flagstone_space::{GroupId, LogicalPage, Lsn};
 use hashbrown::HashSet;
 
 use crate::bugs::Bugs;
 use crate::delta::DroppedRefs;
 use crate::engine::step::{Step, Stop, Wait};
-use crate::engine::store::frontier::FlushPoint;
-use crate::engine::store::groups::{Grouped, InstallJob};
-use crate::engine::store::memory::{HEIGHT_MIN, Limits, UNPACKED_MAX};
-use crate::engine::store::memory_tuner::MemoryTuner;
+use crate::engine::store::frontier::Frontier;
+use crate::engine::store::groups::Groups;
+use crate::engine::store::memory::{MemoryUse, UNPACKED_MAX};
 use crate::engine::store::obstacles::Obstacles;
 use crate::engine::store::owner::{Identity, Owner};
 use crate::engine::store::pool::Pool;
 use crate::engine::store::pool::lru::Lru;
 use crate::engine::store::reads::Reads;
-use crate::engine::store::room::SpaceView;
+use crate::engine::store::room::{Room, SpaceView};
 use crate::error::EngineError;
 use crate::log::LogWriter;
 use crate::node;
@@ -65,73 +62,35 @@ pub struct Store {
     pub(crate) identity: Identity,
     pub(in crate::engine) options: Options,
     pub(in crate::engine) payload_size: usize,
-    pub(in crate::engine) limits: Limits,
     pub(in crate::engine) trees: trees::Trees,
     pub(in crate::engine) pool: Pool,
-    pub(in crate::engine) tuner: MemoryTuner,
-    /// Levels of the tallest tree that was seen.
-    pub(in crate::engine) height: usize,
-    pub(in crate::engine) log: LogWriter,
-    /// Newest commit record in the log, durable or not.
-    pub(in crate::engine) committed: Lsn,
-    /// Commits up to here must become durable soon: a caller waits for them.
-    pub(in crate::engine) flush_to: Lsn,
-    /// Commits up to here are waited for too, but their flush may wait for more commits.
-    pub(in crate::engine) group_commit_lsn: Lsn,
-    pub(in crate::engine) flush_in_flight: Option<FlushPoint>,
-    /// Restart may have to forget the changes that it put back above this LSN.
-    pub(in crate::engine) replay_cutoff: Option<Lsn>,
-    /// Restart is putting commits back, up to this one so far: no image may claim to be complete
-    /// beyond it, although later commits are durable (rule D2).
-    pub(in crate::engine) replaying: Option<Lsn>,
-    /// The log is read, and no transaction was let in yet.
-    pub(in crate::engine) is_opening: bool,
-    /// The last record that frees page numbers, among the records that a restart would find in the log.
-    pub(in crate::engine) freed_lsn: Lsn,
-    /// Deltas up to here were put back by restart and may be older than their base.
-    pub(in crate::engine) recovered: Lsn,
-    /// States that are kept: no delta joins a change at or below one of these LSNs with a later change.
-    floors: Vec<Lsn>,
-    /// The newest change that any delta has.
-    newest_delta: Lsn,
-    pub(in crate::engine) deltas_size: usize,
-    /// Bytes of committed changes as records.
-    pub(in crate::engine) packed_size: usize,
-    /// Memory that a byte of such records takes, as measured when copies of them took much of the log.
-    delta_memory_ratio: f64,
-    pub(in crate::engine) deltas_size_peak: usize,
-    /// Most that frames and changes took together.
-    pub(in crate::engine) memory_peak: usize,
-    pub(in crate::engine) uncommitted_size: usize,
-    pub(in crate::engine) growth: room::Growth,
     pub(in crate::engine) snapshots: snapshot::Snapshots,
     /// Threads that make named snapshots: nothing is committed meanwhile.
     pub(in crate::engine) commit_barriers: usize,
     pub(in crate::engine) reads: Reads,
-    pub(in crate::engine) unused_pages: Vec<LogicalPage>,
-    unused_groups: Vec<GroupId>,
-    pub(in crate::engine) busy: HashSet<LogicalPage>,
     pub(in crate::engine) obstacles: Obstacles,
     /// Chooses the leaves to merge in place of the planner's window.
     pub(in crate::engine) guest: Option<Box<dyn VictimPolicy>>,
-    pub(in crate::engine) installs: VecDeque<InstallJob>,
-    /// Groups whose pages are written and not durable, in the order of their writes.
-    pub(in crate::engine) unsynced: VecDeque<Grouped>,
     pub(in crate::engine) trims: value::Trims,
     pub(in crate::engine) runs: run::committed::Runs,
     pub(in crate::engine) run_commit: run::load::RunCommits,
     /// Leaves that become several when their waiting changes are merged: a claim left them alone.
     pub(in crate::engine) must_split: HashSet<LogicalPage>,
     pub(in crate::engine) cycle: cycle::Cycle,
-    pub(in crate::engine) view: SpaceView,
-    /// Log page on which the last durable fragment ended.
-    pub(in crate::engine) log_page: u64,
     /// Why nothing is written any more.
     pub(in crate::engine) fault: Option<EngineError>,
     /// Images in memory hold changes that a failure took back.
     pub(in crate::engine) has_torn_images: bool,
     pub(in crate::engine) counts: Counts,
     pub(crate) bugs: Bugs,
+    /// Frontiers of the log.
+    pub(in crate::engine) frontier: Frontier,
+    /// Memory that frames and changes take.
+    pub(in crate::engine) memory: MemoryUse,
+    /// Room on the device and in the log.
+    pub(in crate::engine) room: Room,
+    /// Groups of pages in flight.
+    pub(in crate::engine) groups: Groups,
 }
 
 /// Counters since the engine was made.
@@ -161,55 +120,29 @@ pub(in crate::engine) struct Counts {
 impl Store {
     /// A store over a space floor whose logical pages carry `payload_size` bytes.
     pub(in crate::engine) fn new(options: Options, payload_size: usize, log: LogWriter) -> Self {
-        let limits = Limits::of(&options, options.techniques.frame_share, payload_size, HEIGHT_MIN);
         let owner = Owner::unique();
         let sizes = PolicySizes { memory: options.memory, payload_size };
         let guests = options.techniques().policies.guests(sizes);
         Self {
+            frontier: Frontier::new(log),
+            memory: MemoryUse::new(&options, payload_size),
+            room: Room::default(),
+            groups: Groups::default(),
             owner,
             identity: Identity::draw(options.seed),
-            limits,
             payload_size,
             trees: trees::Trees::new(),
             pool: Pool::new(guests.replacement.unwrap_or_else(|| Box::<Lru>::default())),
-            tuner: MemoryTuner::new(options.techniques.frame_share),
-            height: 1,
-            log,
-            committed: Lsn::ZERO,
-            flush_to: Lsn::ZERO,
-            group_commit_lsn: Lsn::ZERO,
-            flush_in_flight: None,
-            replay_cutoff: None,
-            replaying: None,
-            is_opening: false,
-            freed_lsn: Lsn::ZERO,
-            recovered: Lsn::ZERO,
-            floors: vec![Lsn::ZERO],
-            newest_delta: Lsn::ZERO,
-            deltas_size: 0,
-            packed_size: 0,
-            delta_memory_ratio: 1.0,
-            deltas_size_peak: 0,
-            memory_peak: 0,
-            uncommitted_size: 0,
-            growth: room::Growth::default(),
             snapshots: snapshot::Snapshots::of(owner),
             commit_barriers: 0,
             reads: Reads::default(),
-            unused_pages: Vec::new(),
-            unused_groups: Vec::new(),
-            busy: HashSet::new(),
             obstacles: Obstacles::default(),
             guest: guests.victim,
-            installs: VecDeque::new(),
-            unsynced: VecDeque::new(),
             trims: value::Trims::default(),
             runs: run::committed::Runs::default(),
             run_commit: run::load::RunCommits::default(),
             must_split: HashSet::new(),
             cycle: cycle::Cycle::default(),
-            view: SpaceView::default(),
-            log_page: 0,
             fault: None,
             has_torn_images: false,
             counts: Counts::default(),
@@ -220,7 +153,7 @@ impl Store {
 
     /// Whether commits are being put back.
     pub(crate) fn is_replaying(&self) -> bool {
-        self.replaying.is_some()
+        self.frontier.replaying.is_some()
     }
 
     /// Bytes of the longest key.
@@ -254,25 +187,25 @@ impl Store {
 
     /// Takes logical pages that the space floor reserved for new nodes and values.
     pub(crate) fn supply_pages(&mut self, pages: Vec<LogicalPage>) {
-        self.view.taken_pages += pages.len() as u64;
-        self.unused_pages.extend(pages);
+        self.room.view.taken_pages += pages.len() as u64;
+        self.room.unused_pages.extend(pages);
     }
 
     /// How many unused logical pages are at hand.
     pub(crate) fn unused_page_count(&self) -> usize {
-        self.unused_pages.len()
+        self.room.unused_pages.len()
     }
 
     /// Takes note of the space floor's state.
     pub(crate) fn observe(&mut self, view: SpaceView) {
-        let has_grown = view.capacity_pages > self.view.capacity_pages;
-        if view.taken_pages < self.view.taken_pages || has_grown {
+        let has_grown = view.capacity_pages > self.room.view.capacity_pages;
+        if view.taken_pages < self.room.view.taken_pages || has_grown {
             self.obstacles.forget_lack();
         }
-        self.view = view;
-        if self.packed_size > self.view.copies_max() / 2 {
-            let delta_memory_ratio = self.deltas_size as f64 / self.packed_size as f64;
-            self.delta_memory_ratio = delta_memory_ratio.min(UNPACKED_MAX);
+        self.room.view = view;
+        if self.memory.packed > self.room.view.copies_max() / 2 {
+            let delta_memory_ratio = self.memory.deltas as f64 / self.memory.packed as f64;
+            self.memory.unpacked_ratio = delta_memory_ratio.min(UNPACKED_MAX);
         }
         if self.learns_memory_split() {
             self.learn_memory_split();
@@ -282,15 +215,15 @@ impl Store {
 
     /// Takes a group number that was never used before (rule D3).
     pub(crate) fn supply_group(&mut self, group: GroupId) {
-        self.unused_groups.push(group);
+        self.room.unused_groups.push(group);
     }
 
     pub(in crate::engine) fn take_page(&mut self) -> Step<LogicalPage> {
-        self.unused_pages.pop().ok_or(Stop::Wait(Wait::Pages(1)))
+        self.room.unused_pages.pop().ok_or(Stop::Wait(Wait::Pages(1)))
     }
 
     pub(in crate::engine) fn take_group(&mut self) -> Step<GroupId> {
-        self.unused_groups.pop().ok_or(Stop::Wait(Wait::Group))
+        self.room.unused_groups.pop().ok_or(Stop::Wait(Wait::Group))
     }
 
     /// Passes unless images in memory hold changes that a failure took back: they cannot be parted from

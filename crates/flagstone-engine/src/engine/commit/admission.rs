@@ -42,7 +42,7 @@ impl Commits {
         if self.commit_barriers > 0 {
             return Err(Stop::Wait(Wait::CommitBarrier));
         }
-        if self.view.lacks_reserve {
+        if self.room.view.lacks_reserve {
             return Err(Stop::Wait(Wait::Reserve));
         }
         loop {
@@ -93,7 +93,7 @@ impl Commits {
     /// The room that the commit of `xid` waits for, which merging and checkpoints make.
     fn room_missed(&self, xid: Xid) -> Option<Wait> {
         let (size, _) = self.demand_of(xid);
-        let deltas_size = self.deltas_size + size + self.claim_demand();
+        let deltas_size = self.memory.deltas + size + self.claim_demand();
         if deltas_size > self.deltas_limit(xid) && self.has_deltas() {
             return Some(Wait::Memory);
         }
@@ -117,19 +117,19 @@ impl Commits {
     /// Whether a commit of `size` bytes would leave too little room for the copies that the checkpoint
     /// under way still has to make.
     fn takes_room_of_copies(&self, size: usize) -> bool {
-        let owed = self.cycle.copies_owed(self.packed_size);
+        let owed = self.cycle.copies_owed(self.memory.packed);
         owed > 0 && self.lacks_log(size + owed, self.log_pages_below(RESTART_USE_PERCENT, 1))
     }
 
     /// Whether there is no room for copies of all waiting changes.
     pub(crate) fn lacks_room_for_copies(&self) -> bool {
-        self.lacks_log(self.packed_size, self.view.log_budget)
+        self.lacks_log(self.memory.packed, self.room.view.log_budget)
     }
 
     /// Pages that would be enough for these copies, where their room is missing.
     pub(crate) fn room_for_copies(&self) -> Option<u64> {
-        let excess = self.log_use(self.packed_size).saturating_sub(self.view.log_budget);
-        let pages = excess + self.pages_for(self.growth.bytes) + PAGES_RESERVED;
+        let excess = self.log_use(self.memory.packed).saturating_sub(self.room.view.log_budget);
+        let pages = excess + self.pages_for(self.room.growth.bytes) + PAGES_RESERVED;
         self.lacks_room_for_copies().then_some(pages)
     }
 
@@ -137,41 +137,41 @@ impl Commits {
     /// beside the log and the growth that was committed.
     fn lacks_log(&self, more: usize, pages: u64) -> bool {
         let excess = self.log_use(more).saturating_sub(pages);
-        excess > 0 && !self.has_pages_for(excess + self.pages_for(self.growth.bytes))
+        excess > 0 && !self.has_pages_for(excess + self.pages_for(self.room.growth.bytes))
     }
 
     /// Pages of the log once its pending bytes, and `more` bytes, are in it.
     fn log_use(&self, more: usize) -> u64 {
-        let pending = self.log.pending_bytes() + self.claim_demand() + more;
-        self.view.log_used + pending.div_ceil(self.view.log_page_size.max(1)) as u64
+        let pending = self.frontier.log.pending_bytes() + self.claim_demand() + more;
+        self.room.view.log_used + pending.div_ceil(self.room.view.log_page_size.max(1)) as u64
     }
 
     /// Whether the checkpoint that is due cannot wait until the database is open: another restart would
     /// find no room in the log, or more groups than a record can name, or the blocks that it takes
     /// beyond the log's own would leave no room to write a checkpoint.
     pub(crate) fn is_checkpoint_urgent(&self) -> bool {
-        let taken = LOG_BLOCKS_RESERVED * self.view.log_block_pages;
-        self.view.log_used > self.log_pages_below(RESTART_USE_PERCENT, LOG_BLOCKS_RESERVED)
+        let taken = LOG_BLOCKS_RESERVED * self.room.view.log_block_pages;
+        self.room.view.log_used > self.log_pages_below(RESTART_USE_PERCENT, LOG_BLOCKS_RESERVED)
             || self.must_checkpoint() && !self.has_pages_for(taken)
             || self.is_record_crowded()
     }
 
     fn admit_growth(&mut self, growth: usize) -> Step<()> {
         if !self.has_deltas() && self.runs.is_empty() {
-            self.growth = Growth::default();
+            self.room.growth = Growth::default();
         }
         if growth == 0 || self.has_room_beside_growth(growth) {
-            self.growth.is_reclaiming = false;
+            self.room.growth.is_reclaiming = false;
             return Ok(());
         }
         // Changes that replaced each other were counted one by one: the waiting changes may come to
         // much less.
-        let waiting_max = 2 * self.deltas_size + self.runs.pages_left() * self.payload_size;
-        if self.growth.bytes > waiting_max {
-            self.growth.bytes = self.growth_waiting();
+        let waiting_max = 2 * self.memory.deltas + self.runs.pages_left() * self.payload_size;
+        if self.room.growth.bytes > waiting_max {
+            self.room.growth.bytes = self.growth_waiting();
             return self.admit_growth(growth);
         }
-        self.demand_room(self.pages_for(self.growth.bytes + growth))?;
+        self.demand_room(self.pages_for(self.room.growth.bytes + growth))?;
         self.settle_growth()?;
         if self.hurry_runs() {
             return Err(Stop::Wait(Wait::Memory));
@@ -184,7 +184,7 @@ impl Commits {
     pub(crate) fn admit_pages(&mut self, pages: u64) -> Step<()> {
         self.demand_room(pages)?;
         if self.has_pages_for(pages) {
-            self.growth.is_reclaiming = false;
+            self.room.growth.is_reclaiming = false;
             return Ok(());
         }
         self.settle_growth()?;
@@ -195,8 +195,8 @@ impl Commits {
     /// that found no page may fit their own again since something shrank.
     pub(super) fn settle_growth(&mut self) -> Step<()> {
         self.obstacles.retry_shrinking();
-        self.growth.is_reclaiming = self.may_settle();
-        if self.growth.is_reclaiming { Err(Stop::Wait(Wait::Memory)) } else { Ok(()) }
+        self.room.growth.is_reclaiming = self.may_settle();
+        if self.room.growth.is_reclaiming { Err(Stop::Wait(Wait::Memory)) } else { Ok(()) }
     }
 
     /// Nothing is left to merge: waits for the log's room beyond its share, then for the room that
@@ -218,7 +218,7 @@ impl Commits {
         if self.may_shorten_log() {
             return Err(Stop::Wait(Wait::ShorterLog));
         }
-        let is_long = self.view.log_least < self.view.log_budget;
+        let is_long = self.room.view.log_least < self.room.view.log_budget;
         if is_long && self.shortens_log() && !self.is_checkpointing() {
             self.want_checkpoint();
         }
@@ -227,14 +227,15 @@ impl Commits {
 
     /// Whether the log has room beyond its share, and could still copy all waiting changes without it.
     pub(crate) fn may_shorten_log(&self) -> bool {
-        let least = self.view.log_least;
-        least < self.view.log_budget && self.log_use(self.packed_size) * LOG_SPARE_SHARE <= least
+        let least = self.room.view.log_least;
+        least < self.room.view.log_budget
+            && self.log_use(self.memory.packed) * LOG_SPARE_SHARE <= least
     }
 
     /// Whether merging, or an earlier merge, may still give pages back.
     fn may_settle(&self) -> bool {
         let may_merge =
-            self.has_deltas() && self.growth.is_open && !self.obstacles.is_out_of_pages();
+            self.has_deltas() && self.room.growth.is_open && !self.obstacles.is_out_of_pages();
         may_merge || self.has_release() || self.has_installs()
     }
 
@@ -243,10 +244,10 @@ impl Commits {
     /// kept for replacements, and a commit that only deletes may use as much as a checkpoint has room
     /// to copy, since deletes make leaves fit again.
     fn deltas_limit(&self, xid: Xid) -> usize {
-        let hard = self.limits.deltas_hard;
+        let hard = self.memory.limits.deltas_hard;
         match self.transactions.get(&xid) {
             Some(own) if self.obstacles.is_out_of_pages() && !own.has_put => {
-                hard.max(self.limits.deltas_copied)
+                hard.max(self.memory.limits.deltas_copied)
             }
             Some(own) if self.obstacles.is_out_of_pages() && own.growth == 0 => {
                 hard + hard / DELETE_SHARE
@@ -260,7 +261,7 @@ impl Commits {
     pub(crate) fn can_name_more(&self, xid: Xid, pages: usize, names: usize) -> bool {
         // A record that the space floor makes for itself repeats the master record of the last one.
         let listed = self.open_pages_size();
-        let said = (self.record_size() - listed).max(self.view.record_said);
+        let said = (self.record_size() - listed).max(self.room.view.record_said);
         self.fits_record(said + listed + pages * OPEN_GROUP_PAGE_SIZE + names)
             && self.log_names(xid, names)
     }
@@ -294,7 +295,7 @@ impl Commits {
             return Err(EngineError::TooLarge.into());
         }
         if self.trims.awaits_flush(self.durable()) {
-            return Err(Stop::Wait(Wait::Durable(self.committed)));
+            return Err(Stop::Wait(Wait::Durable(self.frontier.committed)));
         }
         match self.end_snapshot_for_names() {
             true => Err(Stop::Wait(Wait::Memory)),
@@ -317,14 +318,14 @@ impl Commits {
 
     /// Waits until a log that grows with its device is large enough for the commit of `xid`.
     pub(crate) fn demand_log(&self, xid: Xid, names: usize) -> Step<()> {
-        let is_short = self.view.log_grows && !self.log_names(xid, names);
-        if is_short { Err(Stop::Wait(Wait::LargerLog(self.view.log_budget))) } else { Ok(()) }
+        let is_short = self.room.view.log_grows && !self.log_names(xid, names);
+        if is_short { Err(Stop::Wait(Wait::LargerLog(self.room.view.log_budget))) } else { Ok(()) }
     }
 
     /// Whether loaded runs, or LSNs that keep changes apart, take so much of a checkpoint's record that
     /// the next checkpoint has to come.
     pub(crate) fn is_record_filling(&self) -> bool {
-        let is_much = self.runs.loaded_size() * LOADED_SHARE > self.view.record_room;
+        let is_much = self.runs.loaded_size() * LOADED_SHARE > self.room.view.record_room;
         self.are_many_apart()
             || is_much && !self.fits_record(2 * (self.record_size() - self.counts_size()))
     }
@@ -347,9 +348,11 @@ mod tests {
         database.table("t").unwrap();
         let mut engine = database.runtime().engine();
         let xid = engine.begin();
-        (engine.view.capacity_pages, engine.view.log_least) = (0, engine.view.log_budget);
+        (engine.room.view.capacity_pages, engine.room.view.log_least) =
+            (0, engine.room.view.log_budget);
         for (has_lost_blocks, error) in [(false, EngineError::Full), (true, EngineError::WornOut)] {
-            (engine.view.has_lost_blocks, engine.growth) = (has_lost_blocks, Growth::default());
+            (engine.room.view.has_lost_blocks, engine.room.growth) =
+                (has_lost_blocks, Growth::default());
             assert_eq!(engine.why_full(xid), error);
             assert_eq!(engine.admit_pages(1), Err(error.clone().into()));
             assert_eq!(engine.admit_growth(1), Err(error.into()));

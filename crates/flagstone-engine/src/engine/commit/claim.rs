@@ -153,7 +153,7 @@ impl Commits {
 
     fn begin_claim(&mut self, xid: Xid, next: Vec<u8>) {
         let first = self.transactions.get(&xid).and_then(|own| first_from(&own.writes, &[]));
-        let phase = Phase::Settling(self.committed);
+        let phase = Phase::Settling(self.frontier.committed);
         self.claim = Some(Claim {
             xid,
             group: None,
@@ -165,8 +165,9 @@ impl Commits {
             pages: Vec::new(),
             reshaped: None,
         });
-        if self.committed > self.durable() && !self.bugs.has(SeededBug::ClaimBeforeDurable) {
-            self.flush_to = self.flush_to.max(self.committed);
+        if self.frontier.committed > self.durable() && !self.bugs.has(SeededBug::ClaimBeforeDurable)
+        {
+            self.frontier.flush_to = self.frontier.flush_to.max(self.frontier.committed);
         }
     }
 
@@ -203,7 +204,7 @@ impl Commits {
             }
         }
         if self.must_flush_before_flag() {
-            self.flush_to = self.flush_to.max(self.committed);
+            self.frontier.flush_to = self.frontier.flush_to.max(self.frontier.committed);
             return Ok(Next::Idle);
         }
         Ok(self.seal_claim().map_or(Next::Stepped, |job| Next::Job(Job::Claim(job))))
@@ -229,7 +230,7 @@ impl Commits {
                 let (leaf, write) = *claimed;
                 claim.next = next;
                 claim.leaves.push(leaf);
-                self.busy.insert(place.page);
+                self.groups.busy.insert(place.page);
                 Ok(Next::Job(Job::Claim(ClaimJob::Write(group, write))))
             }
             (Claimed::Several(job), _) => {
@@ -268,7 +269,7 @@ impl Commits {
         let (phase, job) = match self.may_flag(claim) {
             true => {
                 self.open_log();
-                (Phase::Flagging(self.log.skip(1)), ClaimJob::Flag(group))
+                (Phase::Flagging(self.frontier.log.skip(1)), ClaimJob::Flag(group))
             }
             false => (Phase::Sealing, ClaimJob::Seal),
         };
@@ -279,11 +280,11 @@ impl Commits {
     /// Whether a flag may decide: nothing of the transaction is in the log. Where other commits wait
     /// for the log anyway, a record rides along for less.
     fn may_flag(&self, claim: &Claim) -> bool {
-        let is_possible = !claim.has_rest && self.view.carries_flags;
+        let is_possible = !claim.has_rest && self.room.view.carries_flags;
         is_possible
             && match self.options.techniques.commit {
                 CommitBy::Flags => true,
-                CommitBy::Auto => self.durable() >= self.committed,
+                CommitBy::Auto => self.durable() >= self.frontier.committed,
                 CommitBy::Log | CommitBy::Claims => false,
             }
     }
@@ -291,7 +292,7 @@ impl Commits {
     /// Commits keep their order: a flag follows when all commits before it are durable.
     fn must_flush_before_flag(&self) -> bool {
         let flagged = self.claim.as_ref().filter(|claim| !claim.leaves.is_empty());
-        let is_pending = self.durable() < self.committed;
+        let is_pending = self.durable() < self.frontier.committed;
         flagged.is_some_and(|claim| self.may_flag(claim))
             && is_pending
             && !self.bugs.has(SeededBug::ClaimBeforeDurable)
@@ -332,7 +333,7 @@ impl Commits {
     fn drop_claim(&mut self) -> Option<Xid> {
         let claim = self.claim.take()?;
         for leaf in &claim.leaves {
-            self.busy.remove(&leaf.page);
+            self.groups.busy.remove(&leaf.page);
         }
         if let Some(group) = claim.group {
             self.trims.discard_group(group);
@@ -350,7 +351,7 @@ impl Commits {
             return self.cancel_claim();
         };
         let Some(mut own) = self.transactions.remove(&claim.xid) else { return };
-        self.uncommitted_size -= own.size;
+        self.memory.uncommitted -= own.size;
         own.writes = without_versions(&own.writes, &mut own.dropped);
         for leaf in &claim.leaves {
             let (low, high) = private_bounds(leaf.table, leaf.range());
@@ -364,7 +365,7 @@ impl Commits {
         own.group = None;
         self.cycle.count_committed(own.writes.bytes());
         self.apply_commit(&own, lsn);
-        (self.committed, self.flush_to) = (lsn, self.flush_to.max(lsn));
+        (self.frontier.committed, self.frontier.flush_to) = (lsn, self.frontier.flush_to.max(lsn));
         claim.phase = Phase::Recorded(lsn);
         self.transactions
             .insert(claim.xid, Transaction { is_refused: true, ..Transaction::default() });
@@ -438,7 +439,7 @@ impl Commits {
             self.install_leaf(leaf, pin, lsn);
         }
         if let Some(own) = self.transactions.remove(&claim.xid) {
-            self.uncommitted_size -= own.size;
+            self.memory.uncommitted -= own.size;
         }
         if claim.owner == Owner::Waits {
             let claimed = Transaction { claimed: Some(ticket), ..Transaction::default() };
@@ -451,7 +452,7 @@ impl Commits {
 
     /// Installs one leaf; snapshots below `until` need the old one.
     fn install_leaf(&mut self, leaf: ClaimedLeaf, pin: Option<PinId>, until: Lsn) {
-        self.busy.remove(&leaf.page);
+        self.groups.busy.remove(&leaf.page);
         let pin = pin.map(|pin| (pin, leaf.page));
         self.retain_copy(leaf.table, leaf.range(), pin, leaf.base_lsn, until);
         self.remove_deltas(leaf.table, leaf.range(), leaf.upto);

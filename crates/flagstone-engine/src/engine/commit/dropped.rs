@@ -97,7 +97,7 @@ impl Commits {
 
     /// A dropped table whose release can go on now.
     fn next_dropped(&self) -> Option<u32> {
-        if self.drops.tables.is_empty() || self.replaying.is_some() || self.is_log_full() {
+        if self.drops.tables.is_empty() || self.frontier.replaying.is_some() || self.is_log_full() {
             return None;
         }
         let can_go_on = |id: &&u32| {
@@ -110,7 +110,7 @@ impl Commits {
                     // One record at a time.
                     self.drops.freed.is_empty()
                         && dropped.reading.is_none()
-                        && next.is_none_or(|next| !self.busy.contains(&next.page()))
+                        && next.is_none_or(|next| !self.groups.busy.contains(&next.page()))
                 }
             })
         };
@@ -285,7 +285,7 @@ impl Commits {
         transaction.writes.insert(&key, Op::Delete, Lsn(1), &[]);
         let lsn = self.append_commit(&transaction);
         self.apply_commit(&transaction, lsn);
-        self.committed = lsn;
+        self.frontier.committed = lsn;
         if let Some(freed) = self.drops.freed.back_mut() {
             (freed.lsn, freed.is_last) = (lsn, true);
         }

@@ -13,7 +13,7 @@ use crate::log::{Blob, ItemBuf, Record};
 impl Commits {
     /// Appends a transaction's commit record: the point at which it is committed (rule D5).
     pub(crate) fn append_commit(&mut self, transaction: &Transaction) -> Lsn {
-        let before = self.log.pending_bytes();
+        let before = self.frontier.log.pending_bytes();
         let [mut runs, mut dropped] = [const { ItemBuf::EMPTY }; 2];
         for run in &transaction.runs {
             let mut bytes = Vec::new();
@@ -25,18 +25,18 @@ impl Commits {
         let garbage = garbage_of(transaction);
         garbage.iter().for_each(|descriptor| dropped.push(Blob(descriptor)));
         self.open_log();
-        self.log.skip(transaction.runs.len() as u64);
+        self.frontier.log.skip(transaction.runs.len() as u64);
         let head = Record::Commit {
             group: transaction.group.unwrap_or(GroupId::NONE),
             runs: runs.items(),
             dropped: dropped.items(),
             changes: &[],
         };
-        let lsn = self.log.append_with(|out| {
+        let lsn = self.frontier.log.append_with(|out| {
             head.encode(out);
             pack_writes(transaction, out);
         });
-        let bytes = self.log.pending_bytes() - before;
+        let bytes = self.frontier.log.pending_bytes() - before;
         self.counts.log_bytes += bytes as u64;
         self.commit_costs.logged(bytes, self.options.memory);
         lsn

@@ -17,7 +17,7 @@ pub(in crate::engine) const RELEASE_SIZE: usize = 20;
 
 impl Commits {
     pub(crate) fn must_checkpoint(&self) -> bool {
-        if self.replaying.is_some() {
+        if self.frontier.replaying.is_some() {
             // The log is being read: no part of it may go.
             return false;
         }
@@ -34,12 +34,12 @@ impl Commits {
             // A page full of copies is waiting to be written: the flush comes first. Records that the
             // flush leaves behind may be as many bytes again.
             Phase::Copying { .. } => {
-                self.log.pending_bytes() < self.copy_batch_size()
-                    || !self.is_flush_wanted() && self.flush_in_flight.is_none()
+                self.frontier.log.pending_bytes() < self.copy_batch_size()
+                    || !self.is_flush_wanted() && self.frontier.flush_in_flight.is_none()
             }
             Phase::Settling { copied } => {
                 copied <= self.durable()
-                    || !self.is_flush_wanted() && self.flush_in_flight.is_none()
+                    || !self.is_flush_wanted() && self.frontier.flush_in_flight.is_none()
             }
             Phase::Saving => false,
         }
@@ -76,7 +76,7 @@ impl Commits {
         let released = ready.map(|release| RELEASE_SIZE + release.size()).sum::<usize>();
         // Only the space floor can tell which of the pages belong to groups that are about to be
         // closed.
-        let listed = if self.trims.has_groups() { self.view.record_listed } else { 0 };
+        let listed = if self.trims.has_groups() { self.room.view.record_listed } else { 0 };
         self.run_record_size() + released + listed
     }
 
@@ -86,6 +86,6 @@ impl Commits {
         let installs = self.open_groups().map(|job| job.page_count());
         let open = self.transactions.values().map(|transaction| transaction.unwritten);
         let pages = installs.chain(open).sum::<usize>() + self.claimed_page_count();
-        self.view.record_listed + pages * OPEN_GROUP_PAGE_SIZE
+        self.room.view.record_listed + pages * OPEN_GROUP_PAGE_SIZE
     }
 }

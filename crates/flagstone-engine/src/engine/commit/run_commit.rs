@@ -84,7 +84,7 @@ impl Commits {
             own.size >= PAGES_MIN * self.payload_size && own.runs.is_empty() && !own.stays;
         if !is_large
             || self.options.techniques.commit != CommitBy::Auto
-            || self.view.log_page_size == 0
+            || self.room.view.log_page_size == 0
         {
             return false;
         }
@@ -96,7 +96,7 @@ impl Commits {
         let leaves_size = self.leaf_pages() as usize * self.payload_size;
         !self.run_commit.is_asked
             && !self.may_be_ahead()
-            && leaves_size > self.limits.deltas_hard
+            && leaves_size > self.memory.limits.deltas_hard
             && self.waiting() < 1.0
             && self.has_room_to_claim(pages)
     }
@@ -143,7 +143,7 @@ impl Commits {
     /// Whether runs have to be loaded, all of them or some.
     pub(in crate::engine) fn are_runs_due(&self) -> bool {
         let is_wanted =
-            self.run_commit.is_asked || self.growth.is_reclaiming() || self.drops.has_tables();
+            self.run_commit.is_asked || self.room.growth.is_reclaiming() || self.drops.has_tables();
         is_wanted && !self.runs.is_empty() || self.are_runs_many()
     }
 

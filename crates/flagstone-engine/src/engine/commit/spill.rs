@@ -72,7 +72,7 @@ impl Commits {
             }
             Err(_) => return Ok(None),
         }
-        if self.unused_pages.len() < count {
+        if self.room.unused_pages.len() < count {
             return Err(Stop::Wait(Wait::Pages(count)));
         }
         // Every step that may stop comes before the first change.
@@ -82,8 +82,8 @@ impl Commits {
         own.writes.remove_range(range, Lsn(u64::MAX));
         own.spill_next = built.rest.clone().unwrap_or_default();
         self.recount(xid);
-        let left = self.unused_pages.len() - count;
-        let mut numbers = self.unused_pages.split_off(left);
+        let left = self.room.unused_pages.len() - count;
+        let mut numbers = self.room.unused_pages.split_off(left);
         numbers.sort_unstable();
         // The number may have had another owner: no trace of that owner may be found under it.
         numbers.iter().for_each(|page| self.forget_page(*page));

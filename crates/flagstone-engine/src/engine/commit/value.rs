@@ -27,14 +27,14 @@ impl Commits {
             if chunk_count > direct_max { chunk_count.div_ceil(chunk_size / 4) } else { 0 };
         let page_count = chunk_count + list_count;
         self.admit_pages(page_count as u64)?;
-        if self.unused_pages.len() < page_count {
+        if self.room.unused_pages.len() < page_count {
             return Err(Stop::Wait(Wait::Pages(page_count)));
         }
         let group = self.group_of(xid)?;
         // Numbers are taken in the order in which they came: where neighbours follow each other, one
         // entry of a record names many.
-        let chunks: Vec<LogicalPage> = self.unused_pages.drain(..chunk_count).collect();
-        let lists: Vec<LogicalPage> = self.unused_pages.drain(..list_count).collect();
+        let chunks: Vec<LogicalPage> = self.room.unused_pages.drain(..chunk_count).collect();
+        let lists: Vec<LogicalPage> = self.room.unused_pages.drain(..list_count).collect();
         let own = self.transaction(xid)?;
         own.pages.extend(chunks.iter().chain(&lists));
         let is_indirect = list_count > 0;

@@ -144,7 +144,7 @@ impl Merges {
             let place = self.place_of(table, &key)?;
             self.pool.let_all_go();
             let is_free =
-                !self.busy.contains(&place.page) && !self.obstacles.passes_over(place.page);
+                !self.groups.busy.contains(&place.page) && !self.obstacles.passes_over(place.page);
             let range = KeyRange { low: &place.low, high: place.high.as_deref() };
             let is_due = self.tree(table)?.deltas.has_upto(range, self.merge_lsn());
             self.planner.pass_to(place.high);
@@ -158,7 +158,7 @@ impl Merges {
     /// Where many changes wait outside memory, loads the changes whose keys lie before the next key
     /// with a change in memory.
     fn load_ahead(&mut self, table: Table) -> Step<()> {
-        if !self.are_runs_many() || self.deltas_size > self.limits.deltas_hard {
+        if !self.are_runs_many() || self.memory.deltas > self.memory.limits.deltas_hard {
             return Ok(());
         }
         let ahead = KeyRange { low: &self.planner.key, high: None };
@@ -229,9 +229,10 @@ impl Merges {
             return Ok(((score > 0).then(|| (score, Vec::new())).into_iter().collect(), next));
         }
         let tally = Tally::of(&view, deltas, durable);
-        let is_any_busy = !self.busy.is_empty() || self.obstacles.passes_over_any();
-        let busy =
-            |page: &LogicalPage| self.busy.contains(page) || self.obstacles.passes_over(*page);
+        let is_any_busy = !self.groups.busy.is_empty() || self.obstacles.passes_over_any();
+        let busy = |page: &LogicalPage| {
+            self.groups.busy.contains(page) || self.obstacles.passes_over(*page)
+        };
         let is_busy = |child| is_any_busy && view.child(child).as_ref().is_some_and(busy);
         let best = tally.best(1 + self.beside_max(), is_busy).into_iter();
         let best = best.map(|(child, bytes)| (self.score(bytes), view.separator(child)));

@@ -23,7 +23,7 @@ impl Merges {
         let is_buried = job.pin.is_some();
         let WriteJob { group, mut pages, outcome, is_durable, .. } = job;
         for write in &pages {
-            self.busy.remove(&write.page);
+            self.groups.busy.remove(&write.page);
             if group == GroupId::NONE {
                 // It is current already; pages of a group become so when the group is committed.
                 self.mark_stale(write.page);
@@ -53,13 +53,13 @@ impl Merges {
             }
             Outcome::Reshaped(reshape) => {
                 for write in &pages {
-                    self.busy.insert(write.page);
+                    self.groups.busy.insert(write.page);
                 }
                 let grouped = Grouped { group, pages, reshape: *reshape };
                 let at_once = self.open_groups().count() as u64 + 1;
                 self.counts.reshapes_at_once = self.counts.reshapes_at_once.max(at_once);
                 if !is_durable {
-                    return self.unsynced.push_back(grouped);
+                    return self.groups.written.push_back(grouped);
                 }
                 self.record(grouped);
                 if self.must_merge() || self.is_checkpointing() {
@@ -73,8 +73,10 @@ impl Merges {
 
     /// The pages of every group up to this one are durable.
     pub(crate) fn synced(&mut self, last: GroupId) {
-        let Some(place) = self.unsynced.iter().position(|job| job.group == last) else { return };
-        let durable: Vec<Grouped> = self.unsynced.drain(..=place).collect();
+        let Some(place) = self.groups.written.iter().position(|job| job.group == last) else {
+            return;
+        };
+        let durable: Vec<Grouped> = self.groups.written.drain(..=place).collect();
         durable.into_iter().for_each(|job| self.record(job));
         // Otherwise the next commit takes the records along.
         let is_awaited = std::mem::take(&mut self.planner.awaits_installs);
@@ -104,7 +106,7 @@ impl Merges {
         if is_claimed {
             return self.claim_reshaped(install);
         }
-        self.installs.push_back(install);
+        self.groups.recorded.push_back(install);
     }
 
     /// The separators that a reshape's record names.
@@ -120,7 +122,7 @@ impl Merges {
     /// leaves give their old pages back first.
     pub(crate) fn write_failed(&mut self, job: &WriteJob) -> bool {
         for write in &job.pages {
-            self.busy.remove(&write.page);
+            self.groups.busy.remove(&write.page);
         }
         let mut is_split = false;
         let table = match &job.outcome {
@@ -130,9 +132,9 @@ impl Merges {
         };
         if let Outcome::Reshaped(reshape) = &job.outcome {
             for page in &reshape.trims {
-                self.busy.remove(page);
+                self.groups.busy.remove(page);
             }
-            self.unused_pages.extend(&reshape.taken);
+            self.room.unused_pages.extend(&reshape.taken);
             is_split = reshape.leaves_split() > 1;
             if is_split {
                 self.obstacles.split_singly();
@@ -182,12 +184,12 @@ impl Merges {
         }
         self.count_entries(table, reshape.grown);
         for page in &reshape.trims {
-            self.busy.remove(page);
+            self.groups.busy.remove(page);
             self.forget_page(*page);
         }
         let written: Vec<LogicalPage> = pages.iter().map(|write| write.page).collect();
         for write in pages {
-            self.busy.remove(&write.page);
+            self.groups.busy.remove(&write.page);
             let class =
                 if NodeView::trusted(&write.image).is_leaf() { Class::Leaf } else { Class::Inner };
             self.mark_stale(write.page);

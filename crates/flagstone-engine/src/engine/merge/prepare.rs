@@ -38,7 +38,7 @@ impl Merges {
         let index = self.leaf_for(table, Seek::At(&target.key))?;
         let frame = self.pool.frame(index);
         let (page, base_lsn) = (frame.page, frame.lsn);
-        if self.busy.contains(&page) {
+        if self.groups.busy.contains(&page) {
             return Ok(None);
         }
         let is_ahead = frame.ahead.is_some();
@@ -65,7 +65,7 @@ impl Merges {
         let is_reached = !is_ahead && base_lsn <= upto && end.is_none();
         let may_join = target.reason == Reason::Emptied && is_reached && view.count() == 0;
         if !is_due && !may_join {
-            if target.reason == Reason::Eager && deltas.has_upto(range, self.committed) {
+            if target.reason == Reason::Eager && deltas.has_upto(range, self.frontier.committed) {
                 // The change that did not fit is not durable yet.
                 self.want_flush();
                 self.planner.target = Some(target.clone());
@@ -202,7 +202,8 @@ impl Merges {
     ) -> Step<bool> {
         // While room is being reclaimed, and when it becomes empty, the leaf waits for its turn to be
         // merged away.
-        let must_wait = self.growth.is_reclaiming() || NodeView::trusted(&built.image).count() == 0;
+        let must_wait =
+            self.room.growth.is_reclaiming() || NodeView::trusted(&built.image).count() == 0;
         let may_reshape = must_wait || self.tree(table)?.reshaping.is_none();
         Ok(self.is_small(built) && self.root_of(table)? != page && may_reshape)
     }
@@ -222,13 +223,13 @@ impl Merges {
         if frame.lsn > self.durable() {
             // Commits go to the deltas meanwhile, so that the frame's LSN stays and is reached.
             let lsn = frame.lsn;
-            self.busy.insert(page);
+            self.groups.busy.insert(page);
             self.planner.waiting.push((page, lsn));
             self.want_flush();
             return Ok(None);
         }
         let write = PageWrite::new(page, frame.image.clone(), frame.lsn);
-        self.busy.insert(page);
+        self.groups.busy.insert(page);
         Ok(Some(WriteJob::new(GroupId::NONE, vec![write], Outcome::CaughtUp)))
     }
 
@@ -237,12 +238,12 @@ impl Merges {
         let durable = self.durable();
         if let Some(index) = self.planner.waiting.iter().position(|(_, lsn)| *lsn <= durable) {
             let (page, _) = self.planner.waiting.swap_remove(index);
-            self.busy.remove(&page);
+            self.groups.busy.remove(&page);
             return self.catch_up(page);
         }
         let frames_max = self.frames_max();
         match self.pool.shrink(frames_max) {
-            Some(page) if !self.busy.contains(&page) => {
+            Some(page) if !self.groups.busy.contains(&page) => {
                 self.take_along(page)?;
                 self.catch_up(page)
             }
@@ -311,7 +312,9 @@ impl Merges {
         let (mut is_any, mut oldest) = (false, None);
         for candidate in self.pool.ahead_since(cutoff) {
             is_any = true;
-            if oldest.is_none_or(|oldest| candidate < oldest) && !self.busy.contains(&candidate.1) {
+            if oldest.is_none_or(|oldest| candidate < oldest)
+                && !self.groups.busy.contains(&candidate.1)
+            {
                 oldest = Some(candidate);
             }
         }

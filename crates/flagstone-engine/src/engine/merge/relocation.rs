@@ -62,7 +62,7 @@ impl Merges {
     fn foldable_leaf(&mut self, table: Table, key: &[u8]) -> Option<(FrameIndex, Option<Vec<u8>>)> {
         let index = self.leaf_at_hand(table, key)?;
         let frame = self.pool.frame(index);
-        if self.busy.contains(&frame.page) || self.has_deltas_for(table, &frame.image) {
+        if self.groups.busy.contains(&frame.page) || self.has_deltas_for(table, &frame.image) {
             return None;
         }
         let high = NodeView::trusted(&frame.image).high().map(<[u8]>::to_vec);
@@ -72,8 +72,9 @@ impl Merges {
     /// Folds the deltas that came while a frame was busy.
     pub(crate) fn absorb(&mut self, page: LogicalPage) {
         // Changes that restart has not put back yet must not count as contained (rule D2).
-        let is_replaying = self.replaying.is_some() || self.replay_cutoff.is_some();
-        if is_replaying || !self.folds_commits() || self.busy.contains(&page) {
+        let is_replaying =
+            self.frontier.replaying.is_some() || self.frontier.replay_cutoff.is_some();
+        if is_replaying || !self.folds_commits() || self.groups.busy.contains(&page) {
             return;
         }
         let Some(index) = self.pool.peek(page) else { return };
@@ -84,7 +85,7 @@ impl Merges {
         let table = Table::of(view.tree());
         let (low, high) = (view.low().to_vec(), view.high().map(<[u8]>::to_vec));
         let range = KeyRange { low: &low, high: high.as_deref() };
-        let committed = self.committed;
+        let committed = self.frontier.committed;
         let Some(tree) = self.trees.get(table.id as usize) else { return };
         let changes = tree.deltas.copy_range(range, committed);
         let Some(first) = changes.lsn_min() else { return };
@@ -103,8 +104,8 @@ impl Merges {
             && !self.holds_images_ahead()
             && self.snapshots.is_empty()
             && self.runs.is_empty()
-            && self.replaying.is_none()
-            && self.replay_cutoff.is_none()
+            && self.frontier.replaying.is_none()
+            && self.frontier.replay_cutoff.is_none()
     }
 
     /// Folds the deltas up to `upto` of the leaf in a frame into its image, which is ahead of flash
@@ -113,7 +114,7 @@ impl Merges {
     pub(crate) fn merge_to_frame(&mut self, index: FrameIndex, upto: Lsn) -> Step<bool> {
         let frame = self.pool.frame(index);
         let (page, base_lsn, view) = (frame.page, frame.lsn, NodeView::trusted(&frame.image));
-        if !self.merges_to_frames() || !view.is_leaf() || self.busy.contains(&page) {
+        if !self.merges_to_frames() || !view.is_leaf() || self.groups.busy.contains(&page) {
             return Ok(false);
         }
         let table = Table::of(view.tree());
@@ -176,7 +177,7 @@ impl Merges {
     ) -> Option<NewerImage> {
         let upto = self.merge_lsn();
         if !self.folds_on_relocation()
-            || self.busy.contains(&page)
+            || self.groups.busy.contains(&page)
             || self.hides_from_snapshot(upto)
         {
             return None;
@@ -220,7 +221,7 @@ impl Merges {
     fn folds_on_relocation(&self) -> bool {
         // Changes that restart put back may stand in a log page that is not safe yet (rule D11).
         !self.is_poisoned()
-            && self.replay_cutoff.is_none()
+            && self.frontier.replay_cutoff.is_none()
             && self.options.techniques.relocation == crate::options::RelocationFolding::Fold
             && !self.holds_images_ahead()
     }

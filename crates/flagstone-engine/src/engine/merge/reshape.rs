@@ -104,7 +104,7 @@ impl Merges {
     /// to wait for a reshape, for merges that reclaim room, or for pages, all changes are loaded and
     /// merged at once.
     pub(super) fn may_cut(&self, table: Table, lsn: Lsn) -> Step<bool> {
-        let is_free = self.tree(table)?.reshaping.is_none() && !self.growth.is_reclaiming();
+        let is_free = self.tree(table)?.reshaping.is_none() && !self.room.growth.is_reclaiming();
         Ok(is_free && self.may_keep_lsn(lsn) && self.has_pages_for(JOIN_PAGES))
     }
 
@@ -112,7 +112,7 @@ impl Merges {
     /// frees the number again if the tail of the log has a younger record that freed it from an earlier
     /// owner.
     fn may_keep_lsn(&self, lsn: Lsn) -> bool {
-        self.freed_lsn <= lsn || self.is_replaying()
+        self.frontier.freed_lsn <= lsn || self.is_replaying()
     }
 
     /// The job of a merge whose result stays in the leaf's own page; the page on flash takes `append`,
@@ -121,7 +121,7 @@ impl Merges {
         let ReshapePlan { table, page, low, high, upto, pages, grown, old, .. } = plan;
         let base_lsn = old.first().map_or(Lsn::ZERO, |old| old.lsn);
         let pin = (self.hides_from_snapshot(upto) && append.is_none()).then_some(page);
-        self.busy.insert(page);
+        self.groups.busy.insert(page);
         let image = pages.into_iter().next().map(|built| built.image).unwrap_or_default();
         let lsn = match self.bugs.has(SeededBug::ClaimTooMuch) {
             true => Lsn(upto.0 + 8),
@@ -162,7 +162,7 @@ impl Merges {
     }
 
     fn may_split_several(&self, table: Table) -> Step<bool> {
-        let is_free = !self.obstacles.are_splits_single() && !self.growth.is_reclaiming();
+        let is_free = !self.obstacles.are_splits_single() && !self.room.growth.is_reclaiming();
         let may_split = self.tree(table)?.reshaping != Reshaping::Alone;
         Ok(is_free && !self.merges_to_frames() && may_split)
     }
@@ -194,7 +194,8 @@ impl Merges {
             return Ok(None);
         }
         let page = view.child_for(key).map(|(_, page)| page);
-        Ok(page.filter(|page| !self.busy.contains(page) && !self.obstacles.passes_over(*page)))
+        Ok(page
+            .filter(|page| !self.groups.busy.contains(page) && !self.obstacles.passes_over(*page)))
     }
 
     /// Plan of the merge of the leaf of `key`, if the merge takes several pages.
@@ -232,7 +233,7 @@ impl Merges {
                 return Ok(Some(self.reshape_job(group, reshape, climb.writes)));
             }
             Ok(None) => {
-                self.unused_pages.append(&mut climb.taken);
+                self.room.unused_pages.append(&mut climb.taken);
                 self.await_installs();
                 return Ok(None);
             }
@@ -242,7 +243,7 @@ impl Merges {
             }
             Err(stop) => stop,
         };
-        self.unused_pages.append(&mut climb.taken);
+        self.room.unused_pages.append(&mut climb.taken);
         Err(stop)
     }
 
@@ -262,13 +263,13 @@ impl Merges {
             reshape.claim = Some(xid);
             return Ok(Some(self.reshape_job(group, reshape, climb.writes)));
         }
-        self.unused_pages.append(&mut climb.taken);
+        self.room.unused_pages.append(&mut climb.taken);
         climbed.map(|_| None)
     }
 
     fn reshape_job(&mut self, group: GroupId, reshape: Reshape, pages: Vec<PageWrite>) -> WriteJob {
-        self.busy.extend(pages.iter().map(|write| write.page));
-        self.busy.extend(reshape.trims.iter().copied());
+        self.groups.busy.extend(pages.iter().map(|write| write.page));
+        self.groups.busy.extend(reshape.trims.iter().copied());
         if let Some(tree) = self.trees.get_mut(reshape.table.id as usize) {
             tree.reshaping.begin(reshape.is_shared());
         }
@@ -467,7 +468,7 @@ mod tests {
                 assert!(open <= most, "{open} of {most} pages wait for their install");
                 for job in engine.open_groups() {
                     let rest = job.reshape.rest.as_ref();
-                    let is_young = rest.is_none_or(|rest| engine.freed_lsn <= rest.lsn);
+                    let is_young = rest.is_none_or(|rest| engine.frontier.freed_lsn <= rest.lsn);
                     assert!(
                         is_young,
                         "the tail of the log has a record that would free the rest's page"

@@ -32,6 +32,7 @@ use crate::engine::recovery::master::{COUNT_MAX, Master};
 use crate::engine::step::Step;
 use crate::engine::store::catalog::{Table, Tree};
 use crate::engine::store::cycle::Phase;
+use crate::engine::store::frontier::Frontier;
 use crate::engine::store::groups::WriteJob;
 use crate::engine::store::run::committed::CommittedRun;
 use crate::engine::store::run::record::MasterRun;
@@ -97,9 +98,9 @@ impl Recovery {
         self.cycle.is_wanted = false;
         self.cycle.number = self.cycle.number.wrapping_add(1);
         self.cycle.cutoff = self.durable();
-        self.cycle.begin = LogPosition { page: self.log_page, chain: self.durable_chain };
+        self.cycle.begin = LogPosition { page: self.frontier.log_page, chain: self.durable_chain };
         self.cycle.begin_commits = self.counts.commits;
-        self.cycle.owed = self.packed_size;
+        self.cycle.owed = self.memory.packed;
         self.cycle.tail_size = 0;
         // Copies that have to be made where the log is full leave no room for the record that lets it go: the
         // fewer there are, the sooner it is there (D7).
@@ -127,7 +128,7 @@ impl Recovery {
             // naming the LSNs that keep the copies apart.
             self.forget_met_runs();
             self.refresh_floors();
-            self.cycle.owed = self.cycle.owed.min(self.packed_size);
+            self.cycle.owed = self.cycle.owed.min(self.memory.packed);
             self.cycle.phase = Phase::Copying { tree: 0, after: None };
             return Ok(Next::Stepped);
         };
@@ -176,7 +177,7 @@ impl Recovery {
             number = usize::MAX;
         }
         loop {
-            let Store { trees, log, cycle, .. }: &mut Store = self;
+            let Store { trees, frontier: Frontier { log, .. }, cycle, .. }: &mut Store = self;
             let Some(tree) = trees.first_from(number) else { break };
             if number != tree.id as usize {
                 (number, after) = (tree.id as usize, None);
@@ -185,26 +186,26 @@ impl Recovery {
             let (copied, last) =
                 journal::append_copies(log, cycle.number, tree, below, after, room);
             self.counts.copied_deltas += copied as u64;
-            if self.log.marker().is_some() {
+            if self.frontier.log.marker().is_some() {
                 self.refresh_floors();
             }
-            let bytes = self.log.pending_bytes() - before;
+            let bytes = self.frontier.log.pending_bytes() - before;
             self.cycle.owed = self.cycle.owed.saturating_sub(bytes);
             self.commit_costs.copied(bytes);
-            let log_page_size = self.view.log_page_size.max(1);
-            self.tuner.copied(bytes as f64 / log_page_size as f64);
+            let log_page_size = self.room.view.log_page_size.max(1);
+            self.memory.tuner.copied(bytes as f64 / log_page_size as f64);
             after = last;
             if after.is_none() {
                 number += 1;
             }
             let is_more = bytes > 0 && self.trees.first_from(number).is_some();
-            if is_more && self.log.pending_bytes() >= self.copy_batch_size() {
+            if is_more && self.frontier.log.pending_bytes() >= self.copy_batch_size() {
                 self.cycle.phase = Phase::Copying { tree: number, after };
                 self.want_flush();
                 return;
             }
         }
-        self.cycle.phase = Phase::Settling { copied: self.log.appended() };
+        self.cycle.phase = Phase::Settling { copied: self.frontier.log.appended() };
         self.want_flush();
     }
 
@@ -227,7 +228,7 @@ impl Recovery {
         if is_waiting || is_reshaping || self.trims.has_groups() {
             return Ok(job.map(|job| Job::Write(Box::new(job))));
         }
-        if self.record_size() > self.view.record_room && self.end_oldest_snapshot() {
+        if self.record_size() > self.room.view.record_room && self.end_oldest_snapshot() {
             // The values that only this snapshot could read go first.
             return Ok(None);
         }
@@ -273,7 +274,7 @@ impl Recovery {
             cycle: self.cycle.number,
             cutoff: self.cycle.cutoff,
             begin: self.cycle.begin,
-            epoch: self.log.epoch(),
+            epoch: self.frontier.log.epoch(),
             durable: self.durable(),
             next_table: self.trees.next(),
             identity: Some(self.identity),
@@ -289,11 +290,11 @@ impl Recovery {
         self.end_cycle();
         self.counts.checkpoints += 1;
         self.cycle.grouped_pages -= std::mem::take(&mut self.cycle.grouped_saved);
-        self.cycle.end_page = Some(self.log_page);
+        self.cycle.end_page = Some(self.frontier.log_page);
         self.drops_saved();
         self.take_given_saved();
-        if self.freed_lsn <= self.cycle.cutoff {
-            self.freed_lsn = Lsn::ZERO;
+        if self.frontier.freed_lsn <= self.cycle.cutoff {
+            self.frontier.freed_lsn = Lsn::ZERO;
         }
         for run in std::mem::take(&mut self.cycle.loaded) {
             self.trims.add_pages(run.lsn, run.run.group, run.run.pages().collect());
@@ -326,7 +327,7 @@ impl Recovery {
             tree.deltas.is_empty() && tree.structure.is_empty() && tree.reshaping.is_none()
         };
         let mut named = self.trees.iter().filter(|tree| tree.dropped.is_none());
-        self.committed <= self.durable()
+        self.frontier.committed <= self.durable()
             && self.claim.is_none()
             && self.open_groups().next().is_none()
             && self.runs.is_empty()
@@ -355,7 +356,7 @@ mod tests {
         engine.begin_cycle();
         assert!(matches!(engine.cycle.phase, Phase::Copying { .. }), "there was room");
         engine.cycle.phase = Phase::Idle;
-        engine.view.log_used = engine.view.log_budget;
+        engine.room.view.log_used = engine.room.view.log_budget;
         engine.begin_cycle();
         assert!(matches!(engine.cycle.phase, Phase::Merging { .. }), "copies come first");
     }
@@ -377,23 +378,23 @@ mod tests {
         database.flush().unwrap();
         let mut engine = database.runtime().engine();
         let xid = engine.begin();
-        let copies = (engine.packed_size / engine.view.log_page_size) as u64;
+        let copies = (engine.memory.packed / engine.room.view.log_page_size) as u64;
         assert!((10..20).contains(&copies), "{copies} pages of changes");
-        (engine.view.log_budget, engine.view.log_block_pages) = (100, 1);
-        engine.view.capacity_pages = 0;
-        engine.view.log_used = 85 - copies;
+        (engine.room.view.log_budget, engine.room.view.log_block_pages) = (100, 1);
+        engine.room.view.capacity_pages = 0;
+        engine.room.view.log_used = 85 - copies;
         engine.begin_cycle();
         assert!(matches!(engine.cycle.phase, Phase::Copying { .. }), "there is room for copies");
         assert!(engine.admit_commit(xid).is_ok(), "and for commits beside");
-        engine.view.log_used = 99 - copies;
+        engine.room.view.log_used = 99 - copies;
         assert!(matches!(engine.admit_commit(xid), Err(Stop::Wait(Wait::Log))), "room of copies");
         while let Phase::Copying { tree, after } = engine.cycle.phase.clone() {
             engine.copy_step(tree, after);
         }
-        engine.view.log_used = 80;
+        engine.room.view.log_used = 80;
         assert!(engine.admit_commit(xid).is_ok(), "all that is owed is copied");
         engine.cycle.phase = Phase::Idle;
-        engine.view.log_used = 103 - copies;
+        engine.room.view.log_used = 103 - copies;
         engine.begin_cycle();
         assert!(matches!(engine.cycle.phase, Phase::Merging { .. }), "copies find no room");
     }

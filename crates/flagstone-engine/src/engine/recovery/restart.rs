@@ -84,10 +84,10 @@ impl Recovery {
     /// LSNs that no session can have given.
     pub(crate) fn resume(&mut self, master: &Master, last: Lsn) -> Result<(), Corruption> {
         self.cycle.resume(master.cycle);
-        self.recovered = last;
-        self.replay_cutoff = Some(master.cutoff);
-        self.replaying = Some(master.cutoff);
-        self.log_page = master.begin.page;
+        self.frontier.recovered = last;
+        self.frontier.replay_cutoff = Some(master.cutoff);
+        self.frontier.replaying = Some(master.cutoff);
+        self.frontier.log_page = master.begin.page;
         self.durable_chain = master.begin.chain;
         self.trees.note_next(master.next_table);
         self.identity = master.identity.unwrap_or(self.identity);
@@ -138,7 +138,7 @@ impl Recovery {
             Record::Commit { group, runs, dropped, changes } if lsn > master.cutoff => {
                 let claimed = self.replayed_claim.take();
                 if phase != Replay::WithoutCommits {
-                    self.replaying = Some(lsn);
+                    self.frontier.replaying = Some(lsn);
                 }
                 if is_first {
                     effects.group = (*group != GroupId::NONE).then_some(*group);
@@ -294,8 +294,8 @@ impl Recovery {
     /// The log goes on in a new epoch.
     pub(crate) fn continue_log(&mut self, log: LogWriter, last_page: Option<u64>) {
         self.durable_chain = log.chain();
-        self.log = log;
-        self.log_page = last_page.unwrap_or(self.log_page);
+        self.frontier.log = log;
+        self.frontier.log_page = last_page.unwrap_or(self.frontier.log_page);
     }
 
     /// Appends the marker of a new epoch: nothing is answered before it is durable.
@@ -310,15 +310,15 @@ impl Recovery {
     ///
     /// Changes that were put back from behind it.
     pub(crate) fn settle(&mut self, last: Lsn) -> Result<(), Corruption> {
-        self.committed = last;
-        self.recovered = last;
-        self.replay_cutoff = None;
+        self.frontier.committed = last;
+        self.frontier.recovered = last;
+        self.frontier.replay_cutoff = None;
         self.read_floors()
     }
 
     /// Whether the changes put back so far exceed the budget.
     pub(crate) fn replay_overflows(&self) -> bool {
-        self.deltas_size > self.replay_size_max()
+        self.memory.deltas > self.replay_size_max()
     }
 
     /// The next leaf behind `at` with changes that restart put back, by its table and a key, and its
@@ -365,12 +365,12 @@ impl Recovery {
 
     /// Bytes that are put back.
     pub(crate) fn put_back_size(&self) -> usize {
-        self.deltas_size
+        self.memory.deltas
     }
 
     /// Whether more is put back than changes may take of memory and of the log.
     pub(crate) fn exceeds_share(&self) -> bool {
-        self.deltas_size > self.limits.deltas_soft
+        self.memory.deltas > self.memory.limits.deltas_soft
     }
 
     /// Packs the deltas into maps as small as maps filled in order: deltas that met their leaves left
@@ -389,7 +389,7 @@ impl Recovery {
     /// Whether the changes put back so far take more than all the memory, together with spilled changes
     /// that will be loaded.
     pub(crate) fn replay_fills_memory(&self) -> bool {
-        self.deltas_size + self.runs.pages_to_stay() * self.payload_size > self.options.memory
+        self.memory.deltas + self.runs.pages_to_stay() * self.payload_size > self.options.memory
     }
 
     /// The session only reads: parts of runs are loaded as they are read, and let go again.
@@ -402,7 +402,7 @@ impl Recovery {
     pub(crate) fn pages_to_load(&mut self) -> usize {
         let waiting = self.runs.pages_left();
         let loaded = ((waiting * self.payload_size) as f64 * UNPACKED_MAX) as usize;
-        if self.deltas_size + loaded <= self.options.memory && !self.is_asked_for_runs() {
+        if self.memory.deltas + loaded <= self.options.memory && !self.is_asked_for_runs() {
             return 0;
         }
         self.ask_for_runs();
@@ -411,7 +411,7 @@ impl Recovery {
 
     /// Forgets user commits above the cutoff: the second reading puts them back with merges.
     pub(crate) fn forget_replayed(&mut self, cutoff: Lsn) {
-        self.replaying = Some(cutoff);
+        self.frontier.replaying = Some(cutoff);
         let ids: Vec<usize> = self.trees.from(1).map(|tree| tree.id as usize).collect();
         for id in ids {
             let Some(tree) = self.trees.get_mut(id) else { continue };
@@ -431,18 +431,18 @@ impl Recovery {
 
     /// Users may come.
     pub(crate) fn end_opening(&mut self) {
-        self.is_opening = false;
+        self.frontier.is_opening = false;
     }
 
     /// Restart is complete; returns the numbers that were held until now.
     pub(crate) fn end_replay(&mut self) -> Vec<LogicalPage> {
-        (self.replaying, self.is_opening) = (None, true);
+        (self.frontier.replaying, self.frontier.is_opening) = (None, true);
         if self.has_deltas() {
             // How many pages their merges give back is not known either.
             let waiting = self.growth_waiting();
-            self.growth.committed(waiting);
+            self.room.growth.committed(waiting);
         }
-        let deltas_size = self.deltas_size;
+        let deltas_size = self.memory.deltas;
         self.cycle.count_replayed(deltas_size);
         self.refresh_floors();
         std::mem::take(&mut self.held_numbers)
@@ -498,7 +498,7 @@ mod tests {
         let keys: Vec<_> = (0..2_000_u32).map(u32::to_be_bytes).collect();
         assert!(replayed(&mut engine, table, keys.iter().map(|key| (&key[..], Op::Put(&[7; 80])))));
         engine.end_replay();
-        let (share, waiting) = (engine.limits.deltas_soft, engine.deltas_size);
+        let (share, waiting) = (engine.memory.limits.deltas_soft, engine.memory.deltas);
         assert!(share < waiting && waiting < engine.merges_above(), "{waiting}, of them {share}");
         engine.end_opening();
         assert_eq!(engine.merges_above(), share);

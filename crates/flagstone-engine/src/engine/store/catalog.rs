@@ -189,7 +189,7 @@ impl Store {
         let tree = self.trees.remove(table.id);
         if let Some(root) = tree.and_then(|tree| tree.root) {
             self.forget_page(root);
-            self.unused_pages.push(root);
+            self.room.unused_pages.push(root);
         }
     }
 
@@ -223,9 +223,9 @@ impl Store {
             self.refresh_floors();
         }
         let Some(tree) = self.trees.get_mut(table.id as usize) else { return };
-        self.newest_delta = self.newest_delta.max(lsn);
+        self.frontier.newest_delta = self.frontier.newest_delta.max(lsn);
         let before = tree.deltas.size();
-        let dropped = tree.deltas.insert(key, op, lsn, &self.floors);
+        let dropped = tree.deltas.insert(key, op, lsn, &self.frontier.kept);
         let after = tree.deltas.size();
         self.note_deltas_size(before, after);
         if !dropped.is_empty() {

@@ -128,10 +128,10 @@ impl Store {
     /// bursts for the callers that wait, as far as memory and log have room.
     pub(in crate::engine) fn copy_batch_size(&self) -> usize {
         let least = self.copy_record_size();
-        if !self.cycle.is_awaited || !self.view.needs_sync {
+        if !self.cycle.is_awaited || !self.room.view.needs_sync {
             return least;
         }
-        let log_size = self.view.log_budget as usize * self.view.log_page_size;
+        let log_size = self.room.view.log_budget as usize * self.room.view.log_page_size;
         let most = (self.options.memory / (2 * PENDING_SHARE)).min(log_size / COPY_LOG_SHARE);
         most.min(COPY_BATCH_MAX).max(least)
     }
@@ -158,7 +158,7 @@ impl Store {
 
     /// Whether the log is so long that a checkpoint has to free a part of it.
     pub(in crate::engine) fn is_log_filling(&self) -> bool {
-        self.view.log_used > self.log_pages_below(BEGIN_PERCENT, BEGIN_BLOCKS)
+        self.room.view.log_used > self.log_pages_below(BEGIN_PERCENT, BEGIN_BLOCKS)
     }
 
     /// Whether the checkpoint under way is the last one: after it, no operation needs more memory than
@@ -180,7 +180,7 @@ impl Store {
 
     /// Whether the log went on since the last checkpoint: another checkpoint then frees a part of it.
     pub(in crate::engine) fn shortens_log(&self) -> bool {
-        self.cycle.end_page.is_none_or(|end| self.log_page > end)
+        self.cycle.end_page.is_none_or(|end| self.frontier.log_page > end)
     }
 
     /// Whether as many commits as the options name have come since the last cycle began.

@@ -234,7 +234,7 @@ impl Store {
         if self.trees.get(tree as usize).is_none() {
             return Err(EngineError::Corrupt { page, check: "node of a tree that does not exist" });
         }
-        if self.busy.contains(&page)
+        if self.groups.busy.contains(&page)
             && self.hides_from_snapshot(info.lsn)
             && !self.awaits_install(page)
         {
@@ -298,7 +298,7 @@ impl Store {
         range: KeyRange<'_>,
         lsn: Lsn,
     ) {
-        let is_possible = self.recovered > Lsn::ZERO && lsn > Lsn::ZERO;
+        let is_possible = self.frontier.recovered > Lsn::ZERO && lsn > Lsn::ZERO;
         if is_possible && !self.bugs.has(SeededBug::KeepStaleDeltas) {
             // The leaf is the same: its group changes only by the deltas that go.
             if self.drop_deltas(table, range, lsn) > 0 {
@@ -320,7 +320,7 @@ impl Store {
         let totals = tree.deltas.remove_range(range, upto);
         let after = tree.deltas.size();
         let waiting = self.runs.pages_left() * self.payload_size;
-        self.growth.merged(totals.bytes, self.deltas_size + waiting);
+        self.room.growth.merged(totals.bytes, self.memory.deltas + waiting);
         self.note_deltas_size(before, after);
         totals.count
     }

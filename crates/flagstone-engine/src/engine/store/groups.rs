@@ -7,7 +7,10 @@
 //! Owns the jobs that write pages and their effect on the trees. The steps are floor 3's
 //! (`merge/install.rs`).
 
+use std::collections::VecDeque;
+
 use flagstone_space::{Cause, GroupId, LogicalPage, Lsn, PageInfo};
+use hashbrown::HashSet;
 
 use crate::bugs::SeededBug;
 use crate::delta::KeyRange;
@@ -244,10 +247,21 @@ impl Reshaping {
 /// groups that are not installed as much again.
 pub(in crate::engine) const IMAGES_SHARE: usize = 16;
 
+/// Groups of pages in flight, in the order of their writes.
+#[derive(Debug, Default)]
+pub(in crate::engine) struct Groups {
+    /// Pages that a job writes or will install: no other job makes an image of them (E4).
+    pub(in crate::engine) busy: HashSet<LogicalPage>,
+    /// Pages are written, and not durable.
+    pub(in crate::engine) written: VecDeque<Grouped>,
+    /// The install record is in the log.
+    pub(in crate::engine) recorded: VecDeque<InstallJob>,
+}
+
 impl Store {
     /// Groups that are not installed, where they wait for syncs; elsewhere an install follows at once.
     fn waiting_groups(&self) -> impl Iterator<Item = &Grouped> {
-        self.open_groups().filter(|_| self.view.needs_sync)
+        self.open_groups().filter(|_| self.room.view.needs_sync)
     }
 
     /// Whether the images of groups that are not installed take all the memory that is meant for them.
@@ -259,7 +273,7 @@ impl Store {
     /// Memory of deltas, without the deltas that go when written groups are installed.
     pub(in crate::engine) fn deltas_staying(&self) -> usize {
         let leaving = self.waiting_groups().map(|job| job.reshape.frees).sum();
-        (self.deltas_size + self.uncommitted_size).saturating_sub(leaving)
+        (self.memory.deltas + self.memory.uncommitted).saturating_sub(leaving)
     }
 
     pub(in crate::engine) fn may_install(&self, install: &InstallJob) -> bool {
@@ -268,6 +282,6 @@ impl Store {
 
     /// Reshapes whose pages are written and that are not installed, apart from a claim's.
     pub(in crate::engine) fn open_groups(&self) -> impl Iterator<Item = &Grouped> {
-        self.installs.iter().map(|install| &install.grouped).chain(&self.unsynced)
+        self.groups.recorded.iter().map(|install| &install.grouped).chain(&self.groups.written)
     }
 }

@@ -184,7 +184,7 @@ impl<'a> MergeView<'a> {
     /// Whether a leaf is free for a merge: no job uses it, and it found pages for its last split.
     #[must_use]
     pub fn is_free(&self, page: LogicalPage) -> bool {
-        !self.store.busy.contains(&page) && !self.store.obstacles.passes_over(page)
+        !self.store.groups.busy.contains(&page) && !self.store.obstacles.passes_over(page)
     }
 
     /// Whether a range has deltas that a merge may take now: durable ones.

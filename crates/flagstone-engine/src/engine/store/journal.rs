@@ -28,8 +28,8 @@ impl Store {
     /// Begins an epoch of the log, unless that was done. Its marker is flushed alone: later records
     /// stay apart from earlier ones (rule D17).
     pub(in crate::engine) fn open_log(&mut self) {
-        self.log.open();
-        if self.log.marker().is_some() {
+        self.frontier.log.open();
+        if self.frontier.log.marker().is_some() {
             self.refresh_floors();
         }
     }
@@ -38,21 +38,22 @@ impl Store {
     /// The marker commits nothing, and is written with the next flush. Pages are named where the next
     /// record commits the claim.
     pub(crate) fn append_claimed_record(&mut self, group: GroupId, pages: &[GroupSpan]) -> Lsn {
-        let before = self.log.pending_bytes();
+        let before = self.frontier.log.pending_bytes();
         let lowest = pages.iter().map(|span| span.version).min().unwrap_or(Version(0));
         let mut spans = ItemBuf::EMPTY;
         for &GroupSpan { page, version, count } in pages {
             spans.push(ClaimedSpan { page, above: version.0 - lowest.0, count });
         }
         self.open_log();
-        let lsn = self.log.append(&Record::Claimed { group, lowest, spans: spans.items() });
-        self.counts.log_bytes += (self.log.pending_bytes() - before) as u64;
+        let lsn =
+            self.frontier.log.append(&Record::Claimed { group, lowest, spans: spans.items() });
+        self.counts.log_bytes += (self.frontier.log.pending_bytes() - before) as u64;
         lsn
     }
 
     /// Appends an install record: the point at which a change of shape is committed.
     pub(crate) fn append_install_record(&mut self, parts: &InstallParts<'_>) -> Lsn {
-        let before = self.log.pending_bytes();
+        let before = self.frontier.log.pending_bytes();
         let [mut puts, mut deletes, mut trims, mut dropped] = [const { ItemBuf::EMPTY }; 4];
         for (key, child) in parts.puts {
             puts.push(Separator { key, child: *child });
@@ -61,7 +62,7 @@ impl Store {
         parts.trims.iter().for_each(|page| trims.push(*page));
         parts.dropped.iter().for_each(|descriptor| dropped.push(Blob(descriptor)));
         self.open_log();
-        let lsn = self.log.append(&Record::Install(Install {
+        let lsn = self.frontier.log.append(&Record::Install(Install {
             group: parts.group,
             tree: parts.tree,
             level: parts.level,
@@ -70,7 +71,7 @@ impl Store {
             trims: trims.items(),
             dropped: dropped.items(),
         }));
-        self.counts.log_bytes += (self.log.pending_bytes() - before) as u64;
+        self.counts.log_bytes += (self.frontier.log.pending_bytes() - before) as u64;
         self.note_freed(parts.trims, lsn);
         lsn
     }
@@ -78,7 +79,7 @@ impl Store {
     /// A record of the log frees page numbers.
     pub(crate) fn note_freed(&mut self, trims: &[LogicalPage], lsn: Lsn) {
         if !trims.is_empty() {
-            self.freed_lsn = self.freed_lsn.max(lsn);
+            self.frontier.freed_lsn = self.frontier.freed_lsn.max(lsn);
         }
     }
 }

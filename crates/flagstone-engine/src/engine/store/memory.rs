@@ -4,7 +4,7 @@ use flagstone_space::PageInfo;
 
 use crate::delta::DeltaSize;
 use crate::engine::store::Store;
-use crate::engine::store::memory_tuner::Sizes;
+use crate::engine::store::memory_tuner::{MemoryTuner, Sizes};
 use crate::engine::store::pool::{LEAVES_MIN, frame_size};
 use crate::engine::store::room::SpaceView;
 use crate::options::{Budget, Compaction, FrameKind, MergeTo, Options};
@@ -26,6 +26,45 @@ pub(in crate::engine) struct Limits {
     pub(in crate::engine) is_log_short: bool,
 }
 
+/// Memory that frames and changes take, beside the limits for both.
+#[derive(Debug)]
+pub(in crate::engine) struct MemoryUse {
+    pub(in crate::engine) limits: Limits,
+    pub(in crate::engine) tuner: MemoryTuner,
+    /// Levels of the tallest tree that was seen.
+    pub(in crate::engine) height: usize,
+    /// Memory of committed changes.
+    pub(in crate::engine) deltas: usize,
+    /// Bytes of committed changes as records.
+    pub(in crate::engine) packed: usize,
+    /// Memory that a byte of such records takes, as measured when copies of them took much of the log.
+    pub(in crate::engine) unpacked_ratio: f64,
+    /// Memory of changes that no commit made visible.
+    pub(in crate::engine) uncommitted: usize,
+    /// Most that changes took.
+    pub(in crate::engine) deltas_peak: usize,
+    /// Most that frames and changes took together.
+    pub(in crate::engine) peak: usize,
+}
+
+impl MemoryUse {
+    /// Nothing is in memory yet.
+    pub(super) fn new(options: &Options, payload_size: usize) -> Self {
+        let frame_share = options.techniques.frame_share;
+        Self {
+            limits: Limits::of(options, frame_share, payload_size, HEIGHT_MIN),
+            tuner: MemoryTuner::new(frame_share),
+            height: 1,
+            deltas: 0,
+            packed: 0,
+            unpacked_ratio: 1.0,
+            uncommitted: 0,
+            deltas_peak: 0,
+            peak: 0,
+        }
+    }
+}
+
 impl Store {
     /// Whether frames that are ahead of flash take more than their share and the memory kept for
     /// merges: transactions that want to change more wait until some are written.
@@ -42,22 +81,22 @@ impl Store {
     /// Memory that restart may fill: no frame needs its share yet.
     pub(crate) fn replay_size_max(&self) -> usize {
         let frames = self.frames_min() + MERGE_PAGES * self.payload_size;
-        self.options.memory.saturating_sub(frames).max(self.limits.deltas_soft)
+        self.options.memory.saturating_sub(frames).max(self.memory.limits.deltas_soft)
     }
 
     /// Whether more changes are left at the end than a checkpoint may have to copy: the log has no room
     /// for them (rule D7).
     pub(crate) fn exceeds_copies(&self) -> bool {
         self.options.techniques.compaction == Compaction::Copy
-            && self.packed_size > self.view.copies_max()
+            && self.memory.packed > self.room.view.copies_max()
     }
 
     /// Above this size, changes are merged to make room. Until users come, frames do not need their
     /// share, and changes that a checkpoint has room to copy need not be merged for it.
     pub(in crate::engine) fn merges_above(&self) -> usize {
-        match self.is_opening && !self.exceeds_copies() {
+        match self.frontier.is_opening && !self.exceeds_copies() {
             true => self.replay_size_max(),
-            false => self.limits.deltas_soft.saturating_sub(self.kept_for_parts()),
+            false => self.memory.limits.deltas_soft.saturating_sub(self.kept_for_parts()),
         }
     }
 
@@ -79,7 +118,7 @@ impl Store {
 
     /// Bytes of uncommitted changes beyond which transactions spill.
     pub(crate) fn uncommitted_max(&self) -> usize {
-        self.limits.uncommitted
+        self.memory.limits.uncommitted
     }
 
     /// Whether the share of frames is learned. Where frames hold changes that flash lacks there is
@@ -90,62 +129,67 @@ impl Store {
 
     pub(super) fn learn_memory_split(&mut self) {
         let sizes = Sizes {
-            deltas: self.limits.deltas_soft,
+            deltas: self.memory.limits.deltas_soft,
             frame: frame_size(self.payload_size),
             frame_count: self.pool.count(),
         };
-        self.tuner.learn(&self.pool.ghosts, self.pool.costs, sizes, self.log.appended());
+        self.memory.tuner.learn(
+            &self.pool.ghosts,
+            self.pool.costs,
+            sizes,
+            self.frontier.log.appended(),
+        );
     }
 
     pub(super) fn refresh_limits(&mut self) {
         let share = if self.learns_memory_split() {
-            self.tuner.share()
+            self.memory.tuner.share()
         } else {
             self.options.techniques.frame_share
         };
-        let limits = Limits::of(&self.options, share, self.payload_size, self.height);
-        self.limits = limits.within_log(&self.view, self.delta_memory_ratio);
+        let limits = Limits::of(&self.options, share, self.payload_size, self.memory.height);
+        self.memory.limits = limits.within_log(&self.room.view, self.memory.unpacked_ratio);
         if self.options.techniques.budget != Budget::Shared {
             // Memory that the log's size keeps deltas from taking is of use to frames.
-            let taken = self.limits.deltas_hard + MERGE_PAGES * self.payload_size;
+            let taken = self.memory.limits.deltas_hard + MERGE_PAGES * self.payload_size;
             let left = self.options.memory.saturating_sub(taken);
-            self.limits.frames = self.limits.frames.max(left);
+            self.memory.limits.frames = self.memory.limits.frames.max(left);
         }
     }
 
     /// A node of this level was seen: its tree has at least one level more than this number.
     pub(super) fn note_level(&mut self, level: u8) {
         let height = usize::from(level) + 1;
-        if height > self.height {
-            self.height = height;
+        if height > self.memory.height {
+            self.memory.height = height;
             self.refresh_limits();
         }
     }
 
     pub(in crate::engine) fn note_deltas_size(&mut self, before: DeltaSize, after: DeltaSize) {
-        self.deltas_size = self.deltas_size + after.memory - before.memory;
-        self.packed_size = self.packed_size + after.packed - before.packed;
-        self.tuner.freed(before.memory.saturating_sub(after.memory));
+        self.memory.deltas = self.memory.deltas + after.memory - before.memory;
+        self.memory.packed = self.memory.packed + after.packed - before.packed;
+        self.memory.tuner.freed(before.memory.saturating_sub(after.memory));
         self.note_memory();
     }
 
     /// Changes or frames take more or less memory than before: frames give way where the budget is shared.
     pub(in crate::engine) fn note_memory(&mut self) {
-        let total = self.deltas_size + self.uncommitted_size;
-        self.deltas_size_peak = self.deltas_size_peak.max(total);
+        let total = self.memory.deltas + self.memory.uncommitted;
+        self.memory.deltas_peak = self.memory.deltas_peak.max(total);
         if self.options.techniques.budget == Budget::Shared {
             self.pool.shrink(self.frames_max());
         }
-        self.memory_peak = self.memory_peak.max(total + self.pool.bytes());
+        self.memory.peak = self.memory.peak.max(total + self.pool.bytes());
     }
 
     /// Memory that frames may take now.
     pub(in crate::engine) fn frames_max(&self) -> usize {
-        let taken = self.deltas_size + self.uncommitted_size + MERGE_PAGES * self.payload_size;
+        let taken = self.memory.deltas + self.memory.uncommitted + MERGE_PAGES * self.payload_size;
         let left = self.options.memory.saturating_sub(taken);
         let most = match self.options.techniques.budget {
             // Deltas may still hold memory that was given to frames.
-            Budget::Divided | Budget::Adaptive => self.limits.frames.min(left),
+            Budget::Divided | Budget::Adaptive => self.memory.limits.frames.min(left),
             Budget::Shared => left,
         };
         most.max(self.frames_min())
@@ -157,7 +201,7 @@ impl Store {
     fn frames_min(&self) -> usize {
         let held = self.pool.held_count();
         let versions = (LEAVES_MIN + held) * size_of::<PageInfo>();
-        (frame_count_min(self.height) + held) * frame_size(self.payload_size) + versions
+        (frame_count_min(self.memory.height) + held) * frame_size(self.payload_size) + versions
     }
 
     pub(in crate::engine) fn holds_images_ahead(&self) -> bool {

@@ -51,7 +51,7 @@ impl Store {
     ) -> Step<Option<Value>> {
         self.load_runs_at(table, key)?;
         self.tell_query(table, key);
-        let recovered = self.recovered;
+        let recovered = self.frontier.recovered;
         let is_settled = |lsn: Lsn| lsn > recovered && lsn <= upto;
         let whole = |(lsn, op): (Lsn, Op<'_>)| is_settled(lsn) && !matches!(op, Op::Patch(_));
         let versions = self.tree(table)?.deltas.versions(key);
@@ -77,7 +77,8 @@ impl Store {
 
     /// Whether the committed value is known without its leaf.
     pub(in crate::engine) fn is_set_by_delta(&self, table: Table, key: &[u8]) -> bool {
-        let sets = |(lsn, op): (Lsn, Op<'_>)| lsn > self.recovered && !matches!(op, Op::Patch(_));
+        let sets =
+            |(lsn, op): (Lsn, Op<'_>)| lsn > self.frontier.recovered && !matches!(op, Op::Patch(_));
         self.runs.is_empty()
             && self.tree(table).is_ok_and(|tree| tree.deltas.versions(key).any(sets))
     }

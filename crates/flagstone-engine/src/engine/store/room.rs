@@ -1,6 +1,6 @@
 //! Room: what is left of the device, of the log and of a checkpoint's record.
 
-use flagstone_space::{Lsn, OPEN_GROUP_PAGE_SIZE};
+use flagstone_space::{GroupId, LogicalPage, Lsn, OPEN_GROUP_PAGE_SIZE};
 
 use crate::delta::{Entry, KeyRange, Op};
 use crate::engine::step::{Step, Stop, Wait};
@@ -122,17 +122,29 @@ pub(crate) struct SpaceView {
     pub(crate) moves_per_write: f64,
 }
 
+/// Room on the device and in the log.
+#[derive(Debug, Default)]
+pub(in crate::engine) struct Room {
+    pub(in crate::engine) view: SpaceView,
+    pub(in crate::engine) growth: Growth,
+    /// Logical pages that the space floor reserved for new nodes and values.
+    pub(in crate::engine) unused_pages: Vec<LogicalPage>,
+    /// Group numbers that were never used.
+    pub(in crate::engine) unused_groups: Vec<GroupId>,
+}
+
 impl Store {
     /// The state of a device without room: full, or worn out, with fewer blocks left than its content
     /// takes.
     pub(in crate::engine) fn fullness(&self) -> EngineError {
-        let is_worn = self.view.has_lost_blocks && self.used_pages() > self.view.capacity_pages;
+        let is_worn =
+            self.room.view.has_lost_blocks && self.used_pages() > self.room.view.capacity_pages;
         if is_worn { EngineError::WornOut } else { EngineError::Full }
     }
 
     /// Waits until a device that grows has room for `pages` more, as long as it may have.
     pub(crate) fn demand_room(&self, pages: u64) -> Step<()> {
-        let is_short = self.view.can_grow && !self.has_pages_for(pages);
+        let is_short = self.room.view.can_grow && !self.has_pages_for(pages);
         if is_short { Err(Stop::Wait(Wait::Room(pages + PAGES_RESERVED))) } else { Ok(()) }
     }
 
@@ -146,12 +158,12 @@ impl Store {
 
     /// The smaller of a share of the log budget and the budget less some blocks.
     pub(crate) fn log_pages_below(&self, percent: u64, blocks: u64) -> u64 {
-        let budget = self.view.log_budget;
+        let budget = self.room.view.log_budget;
         let share = budget * percent / 100;
         // A log of very few blocks still has to hold some records before a checkpoint of it is worth
         // its cost.
-        let spared = budget.saturating_sub(blocks * self.view.log_block_pages);
-        share.min(spared).max(share / 2).max(budget.min(self.view.log_block_pages))
+        let spared = budget.saturating_sub(blocks * self.room.view.log_block_pages);
+        share.min(spared).max(share / 2).max(budget.min(self.room.view.log_block_pages))
     }
 
     /// Whether there are deltas for a merge to take.
@@ -172,20 +184,20 @@ impl Store {
 
     /// The same, beside committed changes that may make leaves grow.
     pub(crate) fn has_room_beside_growth(&self, bytes: usize) -> bool {
-        self.has_room_for(self.growth.bytes + bytes)
+        self.has_room_for(self.room.growth.bytes + bytes)
     }
 
     /// Whether users may take `pages` more and the reserve stays.
     pub(crate) fn has_pages_for(&self, pages: u64) -> bool {
-        self.used_pages() + pages + PAGES_RESERVED <= self.view.capacity_pages
+        self.used_pages() + pages + PAGES_RESERVED <= self.room.view.capacity_pages
     }
 
     /// Whether a claim may have `pages` beside the versions that they replace: the last part of the
     /// device is left to merges, which free the replaced pages at once.
     pub(crate) fn has_room_to_claim(&self, pages: u64) -> bool {
         // Leaves that turn out not to fit are logged.
-        self.view.can_grow
-            || self.has_pages_for(pages + self.view.capacity_pages / CLAIM_SPARE_SHARE)
+        self.room.view.can_grow
+            || self.has_pages_for(pages + self.room.view.capacity_pages / CLAIM_SPARE_SHARE)
     }
 
     /// Bytes of a checkpoint's record that count the rows of tables.
@@ -196,30 +208,31 @@ impl Store {
     /// How many tables there may be: their counts have a share of a checkpoint's record to themselves.
     #[must_use]
     pub fn table_count_max(&self) -> usize {
-        let counts = self.view.record_room_least * COUNTS_PERCENT / 100 / TABLE_COUNT_SIZE;
+        let counts = self.room.view.record_room_least * COUNTS_PERCENT / 100 / TABLE_COUNT_SIZE;
         // The catalog has a count, too.
         counts.saturating_sub(1)
     }
 
     /// Pages that a transaction may write before its commit while nothing else is unfinished.
     pub(crate) fn nameable_pages(&self) -> usize {
-        nameable_in(self.view.record_room)
+        nameable_in(self.room.view.record_room)
     }
 
     /// The same with the smallest record that the database may ever have.
     pub(super) fn nameable_pages_ever(&self) -> usize {
-        nameable_in(self.view.record_room_least)
+        nameable_in(self.room.view.record_room_least)
     }
 
     /// Whether a record of `size` bytes leaves the part that transactions may not use. Counts have a
     /// share of their own.
     pub(in crate::engine) fn fits_record(&self, size: usize) -> bool {
-        size.saturating_sub(self.counts_size()) * 100 <= self.view.record_room * RECORD_USE_PERCENT
+        size.saturating_sub(self.counts_size()) * 100
+            <= self.room.view.record_room * RECORD_USE_PERCENT
     }
 
     /// Bytes that names in one commit record may take.
     pub(in crate::engine) fn commit_names_max(&self) -> usize {
-        self.view.log_budget as usize * self.view.log_page_size / COMMIT_LOG_SHARE
+        self.room.view.log_budget as usize * self.room.view.log_page_size / COMMIT_LOG_SHARE
     }
 
     /// Bytes of a commit several of which may be claimed before a checkpoint has to cover their groups.
@@ -237,25 +250,25 @@ impl Store {
     /// Whether the groups of half as many pages as claims may come to have wait for a checkpoint.
     pub(crate) fn is_record_crowded(&self) -> bool {
         let grouped = self.cycle.grouped_pages() * OPEN_GROUP_PAGE_SIZE;
-        grouped * 400 > self.view.record_room * RECORD_USE_PERCENT
+        grouped * 400 > self.room.view.record_room * RECORD_USE_PERCENT
     }
 
     /// Used part of the record's room for the names of committed, waiting runs; runs that transactions
     /// are still writing have the rest of the room for names.
     pub(super) fn waiting_part(&self) -> f64 {
-        let most = self.view.record_room * RECORD_USE_PERCENT / 100 * WAITING_PERCENT / 100;
+        let most = self.room.view.record_room * RECORD_USE_PERCENT / 100 * WAITING_PERCENT / 100;
         self.runs.waiting_size() as f64 / most.max(1) as f64
     }
 
     /// Whether changes are kept apart at so many LSNs that merging has to bring them together.
     pub(crate) fn are_many_apart(&self) -> bool {
         let size = self.runs.apart_count() * MasterRun::size_of(&MasterRun::bare(Lsn::ZERO).run, 0);
-        size * APART_SHARE > self.view.record_room
+        size * APART_SHARE > self.room.view.record_room
     }
 
     /// Pages that hold content, or will once their group is current.
     pub(super) fn used_pages(&self) -> u64 {
-        self.view.taken_pages.saturating_sub(self.unused_pages.len() as u64)
+        self.room.view.taken_pages.saturating_sub(self.room.unused_pages.len() as u64)
     }
 }
 

@@ -152,7 +152,7 @@ impl Store {
         }
         let versions = tree.deltas.versions(key);
         let is_whole = |(lsn, op): (Lsn, Op<'_>)| {
-            lsn > self.recovered && lsn <= upto && !matches!(op, Op::Patch(_))
+            lsn > self.frontier.recovered && lsn <= upto && !matches!(op, Op::Patch(_))
         };
         let has_versions = versions.clone().next().is_some();
         out.clear();

@@ -243,7 +243,7 @@ impl Store {
     /// a flag has kept old leaves up to a marker that is not durable yet.
     pub fn begin_snapshot(&mut self) -> Step<SnapshotId> {
         self.snapshot_at_hand().map_err(|upto| {
-            self.flush_to = self.flush_to.max(upto);
+            self.frontier.flush_to = self.frontier.flush_to.max(upto);
             Stop::Wait(Wait::Durable(upto))
         })
     }
@@ -254,8 +254,8 @@ impl Store {
     ///
     /// The commit that has to be durable first.
     pub(crate) fn snapshot_at_hand(&self) -> Result<SnapshotId, Lsn> {
-        if self.holds_images_ahead() && self.durable() < self.committed {
-            return Err(self.committed);
+        if self.holds_images_ahead() && self.durable() < self.frontier.committed {
+            return Err(self.frontier.committed);
         }
         // A flag committed changes that the snapshot has to see: old leaves are kept up to its marker.
         let until = self.trees.iter().filter_map(|tree| tree.retained.until_max()).max();
@@ -289,13 +289,13 @@ impl Store {
             let gone = |leaf: &mut RetainedLeaf| oldest.is_none_or(|oldest| leaf.until <= oldest);
             let unpins = tree.retained.leaves.extract_if(.., gone).filter_map(|leaf| leaf.pin);
             self.snapshots.unpins.extend(unpins.map(|(pin, _)| pin));
-            self.deltas_size = self.deltas_size + tree.retained.bytes() - before;
+            self.memory.deltas = self.memory.deltas + tree.retained.bytes() - before;
         }
     }
 
     /// Old leaves that no snapshot reads any more.
     pub(in crate::engine) fn let_go(&mut self, retained: Retained) {
-        self.deltas_size -= retained.bytes();
+        self.memory.deltas -= retained.bytes();
         let pins = retained.leaves.into_iter().filter_map(|leaf| leaf.pin);
         self.snapshots.unpins.extend(pins.map(|(pin, _)| pin));
     }
@@ -494,7 +494,7 @@ impl Store {
         let Some(tree) = self.trees.get(table.id as usize) else { return };
         let (retained, after) = (tree.retained.bytes(), tree.size());
         self.note_deltas_size(before, after);
-        if retained > self.limits.deltas_hard / RETAINED_SHARE {
+        if retained > self.memory.limits.deltas_hard / RETAINED_SHARE {
             self.end_oldest_snapshot();
         }
     }

@@ -134,7 +134,7 @@ impl Store {
 
     pub(crate) fn await_group(&mut self, lsn: Lsn, group: GroupId) {
         self.trims.commit_group(lsn, group);
-        self.flush_to = self.flush_to.max(lsn);
+        self.frontier.flush_to = self.frontier.flush_to.max(lsn);
     }
 
     pub(crate) fn has_release(&self) -> bool {
@@ -150,7 +150,7 @@ impl Store {
     pub(crate) fn take_release(&mut self) -> Option<(Release, bool)> {
         let (durable, oldest) = (self.durable(), self.snapshots.oldest());
         let (lsn, release) = self.trims.take_ready(durable, oldest)?;
-        Some((release, lsn > self.recovered))
+        Some((release, lsn > self.frontier.recovered))
     }
 }
 

@@ -222,7 +222,7 @@ impl Transactions {
         out: &mut Vec<u8>,
     ) -> Step<bool> {
         let own = self.own_versions(xid, table, key)?;
-        let recovered = self.recovered;
+        let recovered = self.frontier.recovered;
         let mut known = false;
         if self.runs.is_empty() {
             for (lsn, op) in self.tree(table)?.deltas.versions(key) {
@@ -242,7 +242,9 @@ impl Transactions {
             Some(version) => size_after(version.op()?),
             None if self.runs.is_empty() => {
                 let newest = self.tree(table)?.deltas.versions(key).last();
-                newest.filter(|(lsn, _)| *lsn > self.recovered).and_then(|(_, op)| size_after(op))
+                newest
+                    .filter(|(lsn, _)| *lsn > self.frontier.recovered)
+                    .and_then(|(_, op)| size_after(op))
             }
             None => None,
         };

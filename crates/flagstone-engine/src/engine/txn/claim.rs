@@ -102,9 +102,9 @@ impl Transactions {
         claim.reshaped = Some(install);
         let placeholder = Transaction { is_refused: true, ..Transaction::default() };
         if let Some(own) = self.transactions.insert(claim.xid, placeholder) {
-            self.uncommitted_size -= own.size;
+            self.memory.uncommitted -= own.size;
         }
-        (self.committed, self.flush_to) = (lsn, self.flush_to.max(lsn));
+        (self.frontier.committed, self.frontier.flush_to) = (lsn, self.frontier.flush_to.max(lsn));
     }
 
     /// Whether a change of some tree's shape is written and not installed.

@@ -60,7 +60,7 @@ impl Transactions {
         self.demand_table()?;
         let (table, root) = (Table::of(self.trees.next()), self.take_page()?);
         if let Err(stop) = self.put(xid, CATALOG, name.as_bytes(), &encode_entry(table, root)) {
-            self.unused_pages.push(root);
+            self.room.unused_pages.push(root);
             return Err(stop);
         }
         self.transaction(xid)?.created.push(table);

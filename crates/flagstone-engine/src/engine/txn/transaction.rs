@@ -274,7 +274,7 @@ impl Transactions {
     /// Ends a transaction without commit.
     pub(in crate::engine) fn end(&mut self, xid: Xid) {
         let Some(transaction) = self.transactions.remove(&xid) else { return };
-        self.uncommitted_size -= transaction.size;
+        self.memory.uncommitted -= transaction.size;
         if let Some(group) = transaction.group {
             self.trims.discard_group(group);
         }
@@ -291,7 +291,7 @@ impl Transactions {
             self.obstacles.forget_lack();
             // The number will have another owner: no trace of this one may be found under it.
             self.forget_page(page);
-            self.unused_pages.push(page);
+            self.room.unused_pages.push(page);
         }
     }
 
@@ -373,7 +373,7 @@ impl Transactions {
         // A change may take back a larger one.
         let size = (transaction.size + transaction.writes.bytes()).saturating_sub(before);
         let old_size = std::mem::replace(&mut transaction.size, size);
-        self.uncommitted_size = self.uncommitted_size + size - old_size;
+        self.memory.uncommitted = self.memory.uncommitted + size - old_size;
         self.note_memory();
         self.scratch = scratch;
         Ok(())
@@ -387,11 +387,11 @@ impl Transactions {
             self.pool.shrink(frames_max);
             self.frames_exceed()
         };
-        let is_large = self.uncommitted_size > self.limits.uncommitted;
+        let is_large = self.memory.uncommitted > self.memory.limits.uncommitted;
         if let Some(why) = self.obstacles.no_spill().filter(|_| is_large) {
             let why = why.clone();
             // A transaction that is small beside the others goes on all the same, and may make room.
-            let share = self.limits.uncommitted / self.transactions.len().max(1);
+            let share = self.memory.limits.uncommitted / self.transactions.len().max(1);
             let is_small = self.transaction(xid)?.size <= share;
             return if is_small { Ok(()) } else { Err(self.refusal(xid, why).into()) };
         }
@@ -449,7 +449,7 @@ impl Transactions {
         let Some(transaction) = self.transactions.get_mut(&xid) else { return };
         let size = if transaction.writes.is_empty() { 0 } else { transaction.writes.bytes() };
         let old_size = std::mem::replace(&mut transaction.size, size);
-        self.uncommitted_size = self.uncommitted_size + size - old_size;
+        self.memory.uncommitted = self.memory.uncommitted + size - old_size;
     }
 
     /// The running transaction with most changes in memory.

@@ -56,7 +56,7 @@ impl Commits {
         self.drop_redundant(table, range, base_lsn);
         let Some(index) = self.pool.peek(place.page) else { return Ok(Claimed::Nothing) };
         let upto = match self.bugs.has(SeededBug::ClaimBeforeDurable) {
-            true => self.committed,
+            true => self.frontier.committed,
             false => self.merge_lsn(),
         };
         let Some(changes) = self.changes_of(table, range, inside, upto) else {

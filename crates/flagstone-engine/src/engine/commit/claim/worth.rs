@@ -32,7 +32,7 @@ impl Commits {
             || !own.drops.is_empty()
             || own.is_refused
             || self.may_be_ahead()
-            || self.view.log_page_size == 0
+            || self.room.view.log_page_size == 0
         {
             return false;
         }
@@ -41,7 +41,7 @@ impl Commits {
             CommitBy::Claims | CommitBy::Flags => true,
             CommitBy::Auto => {
                 let fills_a_page =
-                    |bytes| self.commit_costs.log_pages(bytes, self.view.log_page_size) >= 1.0;
+                    |bytes| self.commit_costs.log_pages(bytes, self.room.view.log_page_size) >= 1.0;
                 // The memory of its changes is larger than the changes, and is known without counting.
                 fills_a_page(own.size) && fills_a_page(own.writes.range_bytes(KeyRange::ALL))
             }
@@ -59,7 +59,7 @@ impl Commits {
             let Some(key) = first_from(&own.writes, &own.prospect.looked) else { return Ok(None) };
             let gain = own.prospect.gain;
             let left = changes.saturating_sub(own.prospect.looked_bytes);
-            let gain_max = gain + self.commit_costs.log_pages(left, self.view.log_page_size);
+            let gain_max = gain + self.commit_costs.log_pages(left, self.room.view.log_page_size);
             if self.options.techniques.commit == CommitBy::Auto && gain_max < 1.0 {
                 return Ok(None);
             }
@@ -99,7 +99,7 @@ impl Commits {
         let own = writes.range_bytes(inside);
         let pages = 1 + own / self.payload_size;
         let is_possible = table != CATALOG
-            && !self.busy.contains(&place.page)
+            && !self.groups.busy.contains(&place.page)
             && !self.obstacles.passes_over(place.page)
             && self.may_claim(xid, self.claimed_page_count() + pages);
         if !is_possible || self.options.techniques.commit != CommitBy::Auto {
@@ -108,13 +108,17 @@ impl Commits {
         if own > self.payload_size * 2 {
             // A leaf that outgrows its page is left to merges, unless it has all changes of the
             // transaction: then the old page alone may have to be written again.
-            let saved = self.commit_costs.log_pages(own, self.view.log_page_size) - 1.0;
+            let saved = self.commit_costs.log_pages(own, self.room.view.log_page_size) - 1.0;
             return Ok(if is_all(writes, inside) { saved } else { 0.0 });
         }
         let range = KeyRange { low: &place.low, high: place.high.as_deref() };
         let others = self.tree(table)?.deltas.range_bytes(range);
         let leaf = LeafBytes { own, others };
-        Ok(self.commit_costs.gain(leaf, self.view.log_page_size, self.view.moves_per_write))
+        Ok(self.commit_costs.gain(
+            leaf,
+            self.room.view.log_page_size,
+            self.room.view.moves_per_write,
+        ))
     }
 
     /// Whether the claim of `xid` may come to have so many pages. A cut brings back every group that no

@@ -156,7 +156,7 @@ fn a_snapshot_behind_a_drop_lets_everything_go() {
     let engine = database.runtime().engine();
     let empty = crate::delta::DeltaMap::new().bytes();
     let kept: usize = engine.trees.iter().map(|tree| tree.deltas.bytes() - empty).sum();
-    assert_eq!(engine.deltas_size, kept);
+    assert_eq!(engine.memory.deltas, kept);
 }
 
 /// Goal: (X2) the rest of a table keeps its shape while it is freed. Method: leaves that are

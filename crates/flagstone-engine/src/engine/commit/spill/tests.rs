@@ -108,7 +108,7 @@ fn what_left_memory_comes_back_in_parts() {
         }
         database.merge().unwrap();
         let stats = database.stats().engine;
-        let most = database.runtime().engine().limits.deltas_hard;
+        let most = database.runtime().engine().memory.limits.deltas_hard;
         println!("{before} {} of {most}, {stats:?}", stats.memory.deltas);
         assert!(stats.memory.deltas <= before.max(most + most / 4), "{stats:?}");
         assert!(stats.merges_in_parts > 2, "{stats:?}");
@@ -135,7 +135,7 @@ fn changes_all_over_a_table_come_back_in_key_order() {
     assert!(!database.runtime().engine().runs.is_empty(), "it fits in memory");
     database.merge().unwrap();
     let stats = database.stats().engine;
-    let most = database.runtime().engine().limits.deltas_hard;
+    let most = database.runtime().engine().memory.limits.deltas_hard;
     println!("{before} {} of {most}, {stats:?}", stats.memory.deltas);
     assert!(stats.memory.deltas <= before.max(most + most / 4), "{stats:?}");
     let snapshot = database.snapshot().unwrap();
@@ -187,8 +187,8 @@ fn names_are_counted_as_parts() {
     };
     let rows = (0..).find(|row| put(*row).is_err()).unwrap();
     let engine = database.runtime().engine();
-    println!("{rows} rows, {} of {} bytes", engine.record_size(), engine.view.record_room);
-    assert!(engine.record_size() * 3 > engine.view.record_room, "{rows} rows");
+    println!("{rows} rows, {} of {} bytes", engine.record_size(), engine.room.view.record_room);
+    assert!(engine.record_size() * 3 > engine.room.view.record_room, "{rows} rows");
 }
 
 /// Goal (rule D7): a transaction that has changed more than a record can name gets that error, not that

@@ -122,7 +122,7 @@ fn leaves_that_find_no_room_together_split_one_by_one() {
         grow(runtime, table);
         let groups = if is_full { fill(runtime, 4) } else { Vec::new() };
         let engine = runtime.engine();
-        let (numbers, splits) = (engine.unused_pages.len(), engine.counts.splits);
+        let (numbers, splits) = (engine.room.unused_pages.len(), engine.counts.splits);
         drop(engine);
         let mut pieces = 0;
         let is_done = |runtime: &Runtime<SimNand>| match is_full {
@@ -136,9 +136,9 @@ fn leaves_that_find_no_room_together_split_one_by_one() {
         }
         if is_full {
             let engine = runtime.engine();
-            assert!(engine.busy.is_empty(), "{:?} are given back", engine.busy);
+            assert!(engine.groups.busy.is_empty(), "{:?} are given back", engine.groups.busy);
             assert!(engine.trees.iter().all(|tree| tree.reshaping.is_none()), "the tree is free");
-            assert!(engine.unused_pages.len() >= numbers, "numbers are given back");
+            assert!(engine.room.unused_pages.len() >= numbers, "numbers are given back");
             assert_eq!(engine.counts.splits, splits, "nothing is installed");
         }
         let mut space = runtime.space();
@@ -175,7 +175,7 @@ fn nothing_is_kept(database: &Database<SimNand>, table: Table, pins: usize) {
     let engine = runtime.engine();
     let empty = DeltaMap::new().size().memory;
     let sizes = engine.trees.iter().map(|tree| tree.size().memory - empty);
-    assert_eq!(sizes.sum::<usize>(), engine.deltas_size, "what they took is given back");
+    assert_eq!(sizes.sum::<usize>(), engine.memory.deltas, "what they took is given back");
     drop(engine);
     check(database, table);
 }
@@ -191,7 +191,8 @@ fn a_snapshot_that_ends_within_an_install_leaves_nothing() {
     grow(runtime, table);
     let mut leaves = 0;
     for _ in 0..PIECES_MAX {
-        leaves = runtime.engine().installs.front().map_or(0, |job| job.grouped.reshape.old.len());
+        leaves =
+            runtime.engine().groups.recorded.front().map_or(0, |job| job.grouped.reshape.old.len());
         work(runtime);
         if runtime.engine().snapshots.is_empty() {
             break;
@@ -246,7 +247,7 @@ fn a_snapshot_that_ends_while_a_leaf_is_written_leaves_nothing() {
     runtime.engine().want_full_merge();
     let work = loop {
         match runtime.work_begin() {
-            Ok(Some(work)) if runtime.engine().busy.is_empty() => runtime.work_end(work),
+            Ok(Some(work)) if runtime.engine().groups.busy.is_empty() => runtime.work_end(work),
             Ok(Some(work)) => break work,
             Ok(None) | Err(Stop::Wait(_)) => drop(runtime.flush_now().unwrap()),
             Err(Stop::Miss(fetch)) => {
@@ -279,7 +280,7 @@ fn a_flush_under_way_makes_no_later_group_durable() {
     };
     let counts = || {
         let engine = runtime.engine();
-        (engine.unsynced.len(), engine.installs.len(), engine.counts.splits)
+        (engine.groups.written.len(), engine.groups.recorded.len(), engine.counts.splits)
     };
     let (.., splits) = counts();
     commit();

@@ -94,7 +94,7 @@ impl Merges {
                 .map_err(|_| corrupt(frame.page, "inner node does not take its separators"))?;
             let (low, high) = (view.low().to_vec(), view.high().map(<[u8]>::to_vec));
             let page = frame.page;
-            if self.busy.contains(&page)
+            if self.groups.busy.contains(&page)
                 || !self.takes_beside(page, &view, &put_refs, next.len())?
             {
                 return Ok(None);
@@ -220,7 +220,7 @@ impl Merges {
         let Some(own) = self.pool.peek(page) else { return Ok(None) };
         let (own, other) = (self.pool.frame(own), self.pool.frame(other));
         let is_apart = own.lsn > upto || other.lsn > upto;
-        if is_apart || self.busy.contains(&other.page) || other.ahead.is_some() {
+        if is_apart || self.groups.busy.contains(&other.page) || other.ahead.is_some() {
             // One of the two already holds changes that restart has not put back yet (rule D2), or it
             // is being written.
             return Ok(None);
@@ -236,7 +236,7 @@ impl Merges {
 
     /// Asks for all pages of a level at once: a climb that stops begins again from its start.
     pub(super) fn require_pages(&self, count: usize, climb: &Climb) -> Step<()> {
-        if self.unused_pages.len() >= count {
+        if self.room.unused_pages.len() >= count {
             return Ok(());
         }
         Err(Stop::Wait(Wait::Pages(climb.taken.len() + count)))

@@ -65,7 +65,7 @@ impl Merges {
         let (table, Neighbour { page: other, is_right, separator }) = (plan.table, neighbour);
         let (left_page, right_page) =
             if is_right { (plan.page, other) } else { (other, plan.page) };
-        if self.busy.contains(&other)
+        if self.groups.busy.contains(&other)
             || self.obstacles.passes_over(other)
             || self.reads_enough(other)
         {

@@ -52,7 +52,7 @@ impl Store {
     /// Waiting runs, as a fraction of their bound (B2).
     pub(in crate::engine) fn waiting(&self) -> f64 {
         let keys = self.runs.waiting_count() * RUNS_SHARE * self.payload_size;
-        let in_memory = keys as f64 / self.limits.deltas_hard as f64;
+        let in_memory = keys as f64 / self.memory.limits.deltas_hard as f64;
         let pages = self.runs.pages_left() as f64 / self.waiting_pages_max() as f64;
         pages.max(in_memory).max(self.waiting_part())
     }
@@ -60,7 +60,7 @@ impl Store {
     /// Pages of runs that may wait: a share of the leaves' pages, as far as memory can hold them all.
     fn waiting_pages_max(&self) -> u64 {
         let pages = |bytes: usize| (bytes / self.payload_size / 2) as u64;
-        let (least, most) = (self.limits.deltas_hard, self.options.memory);
+        let (least, most) = (self.memory.limits.deltas_hard, self.options.memory);
         (self.leaf_pages() / WAITING_SHARE).clamp(pages(least.min(most)), pages(most))
     }
 
@@ -78,7 +78,7 @@ impl Store {
     /// Memory that is kept for parts of runs, while some wait.
     pub(in crate::engine::store) fn kept_for_parts(&self) -> usize {
         let is_waiting = !self.runs.is_empty() && !self.run_commit.is_asked;
-        if is_waiting { self.limits.deltas_hard / RUNS_SHARE } else { 0 }
+        if is_waiting { self.memory.limits.deltas_hard / RUNS_SHARE } else { 0 }
     }
 
     /// A read needs changes that runs hold.
@@ -109,7 +109,7 @@ impl Store {
 
     /// Whether so much waits that leaves have to be merged.
     pub(in crate::engine) fn are_runs_many(&self) -> bool {
-        let is_open = !self.is_opening && !self.is_replaying();
+        let is_open = !self.frontier.is_opening && !self.is_replaying();
         is_open && !self.runs.is_empty() && self.waiting() > MERGED_ABOVE
     }
 
@@ -165,7 +165,7 @@ impl Store {
         }
         let (low, high) = private_bounds(table, range);
         let inside = KeyRange { low: &low, high: Some(&high) };
-        let most = self.limits.deltas_hard / LOAD_SHARE;
+        let most = self.memory.limits.deltas_hard / LOAD_SHARE;
         while let Some((number, part)) = self.next_part(inside, upto) {
             let left = self.runs.part(number, part);
             if left.first > low {
@@ -192,7 +192,7 @@ impl Store {
             return Ok(None);
         }
         let (low, high) = private_bounds(table, range);
-        let most = self.limits.deltas_hard / LOAD_SHARE;
+        let most = self.memory.limits.deltas_hard / LOAD_SHARE;
         let deltas = &self.tree(table)?.deltas;
         let end =
             self.runs.left_from_end(KeyRange { low: &low, high: Some(&high) }, |end, pages| {
@@ -237,7 +237,7 @@ impl Store {
     /// Lets go of parts that hold no key of `range`, if nothing else frees memory (R6). Returns whether
     /// runs have other places now.
     fn make_room_for_part(&mut self, range: KeyRange<'_>) -> bool {
-        if !self.runs.may_unload() || self.deltas_size <= self.limits.deltas_soft {
+        if !self.runs.may_unload() || self.memory.deltas <= self.memory.limits.deltas_soft {
             return false;
         }
         for (lsn, low, high) in self.runs.unload_outside(range) {
