@@ -94,6 +94,52 @@ pub(crate) use txn::value::ValuePlan;
 /// Steps without I/O that one search takes, at most.
 const STEPS_MAX: usize = 16;
 
+/// A kind of background work.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Task {
+    /// Move the mapping to the pages of a group.
+    Install,
+    /// Free pages of a dropped table.
+    Free,
+    /// Let go of old pages that only ended snapshots needed.
+    Unpin,
+    /// Free or switch pages after a commit.
+    Release,
+    /// Commit a transaction with its leaves.
+    Claim,
+    /// Commit a transaction as a run.
+    RunCommit,
+    /// Write changes of the largest transaction.
+    Spill,
+    /// Merge a leaf.
+    Merge,
+    /// Write a frame that is ahead of flash.
+    Evict,
+    /// Load a part of a run.
+    LoadRuns,
+    /// Go on with a checkpoint.
+    Checkpoint,
+    /// Go on with the release of a dropped table.
+    Drop,
+}
+
+/// Background work in the order in which it is done: room that only has to be given back, commits under
+/// way, memory, the log.
+const ORDER: [Task; 12] = [
+    Task::Install,
+    Task::Free,
+    Task::Unpin,
+    Task::Release,
+    Task::Claim,
+    Task::RunCommit,
+    Task::Spill,
+    Task::Merge,
+    Task::Evict,
+    Task::LoadRuns,
+    Task::Checkpoint,
+    Task::Drop,
+];
+
 /// All state above the space floor, and the order of background work. See the module's head.
 #[derive(Debug)]
 pub struct Engine {
@@ -110,20 +156,28 @@ impl Engine {
     /// Whether there is background work: whether `Runtime::work_begin` would find any.
     #[must_use]
     pub fn has_work(&self) -> bool {
-        !self.is_poisoned()
-            && (self.groups.recorded.front().is_some_and(|install| self.may_install(install))
-                || !self.groups.written.is_empty()
-                || self.has_release()
-                || self.has_drop_work()
-                || self.has_claim_work()
-                || self.has_bulk_work()
-                || self.snapshots.has_unpins()
-                || self.must_spill()
-                || self.must_merge()
-                || self.has_chosen()
-                || self.must_evict()
-                || self.must_load_runs()
-                || self.must_checkpoint())
+        let is_due = |task: &Task| self.is_due(*task);
+        !self.is_poisoned() && (!self.groups.written.is_empty() || ORDER.iter().any(is_due))
+    }
+
+    /// Whether there is work of one kind.
+    fn is_due(&self, task: Task) -> bool {
+        match task {
+            Task::Install => {
+                self.groups.recorded.front().is_some_and(|install| self.may_install(install))
+            }
+            Task::Free => self.has_durable_freed(),
+            Task::Unpin => self.snapshots.has_unpins(),
+            Task::Release => self.has_release(),
+            Task::Claim => self.has_claim_work(),
+            Task::RunCommit => self.has_run_commits(),
+            Task::Spill => self.must_spill(),
+            Task::Merge => self.must_merge() || self.has_chosen(),
+            Task::Evict => self.must_evict(),
+            Task::LoadRuns => self.must_load_runs(),
+            Task::Checkpoint => self.must_checkpoint(),
+            Task::Drop => self.has_drop_work(),
+        }
     }
 
     /// The next piece of background work; none when nothing can be done before a flush, the end of a
@@ -176,67 +230,74 @@ impl Engine {
         self.must_install() || self.are_images_many()
     }
 
+    /// The first piece of work in the order of all kinds.
     fn next_step(&mut self) -> Step<Next> {
-        if self.groups.recorded.front().is_some_and(|install| self.may_install(install))
-            && let Some(install) = self.groups.recorded.pop_front()
-        {
-            return Ok(Next::Job(Job::Install(Box::new(install))));
-        }
-        if let Some(freed) = self.take_freed() {
-            return Ok(Next::Job(Job::Free(freed)));
-        }
-        if self.snapshots.has_unpins() {
-            return Ok(Next::Job(Job::Unpin(self.snapshots.take_unpins())));
-        }
-        if let Some((release, is_new)) = self.take_release() {
-            return Ok(Next::Job(Job::Release(release, is_new)));
-        }
-        match self.claim_step()? {
-            Next::Idle => {}
-            next => return Ok(next),
-        }
-        match self.run_commit_step()? {
-            Next::Idle => {}
-            next => return Ok(next),
-        }
-        if self.must_spill()
-            && let Some(xid) = self.largest_transaction()
-            && let Some(job) = self.plan_spill(xid)?
-        {
-            return Ok(Next::Job(Job::Spill(job)));
-        }
-        self.note_batch();
-        let has_merges = self.must_merge() || self.has_chosen();
-        let is_merging = has_merges && !self.goes_before_merges();
-        if is_merging && let Some(job) = self.merge_job()? {
-            self.commit_costs.merged(job.pages.len());
-            if self.must_merge() {
-                let waited = job.waited();
-                let each = |pages: usize| pages as f64 / waited.len() as f64;
-                let pages_again = each(job.pages_again());
-                let pages_read = each(self.pool.held_count());
-                for (before, upto) in &waited {
-                    let age = log::distance(*before, *upto);
-                    self.memory.tuner.merged(MergeCost { pages_again, pages_read, age });
+        let mut is_merging = false;
+        for task in ORDER {
+            let next = match task {
+                Task::Merge => {
+                    self.note_batch();
+                    is_merging = self.is_due(task) && !self.goes_before_merges();
+                    if is_merging { self.merge()? } else { Next::Idle }
                 }
+                _ => self.step(task)?,
+            };
+            if !matches!(next, Next::Idle) {
+                return Ok(next);
             }
-            return Ok(Next::Job(Job::Write(Box::new(job))));
         }
-        if let Some(job) = self.evict_job()? {
-            return Ok(Next::Job(Job::Write(Box::new(job))));
+        // The next search for a leaf goes on where this one ended.
+        let goes_on = is_merging && !self.is_flush_wanted();
+        Ok(if goes_on { Next::Stepped } else { Next::Idle })
+    }
+
+    /// A piece of work of one kind, if there is any.
+    fn step(&mut self, task: Task) -> Step<Next> {
+        let job = match task {
+            Task::Claim => return self.claim_step(),
+            Task::RunCommit => return self.run_commit_step(),
+            Task::Merge => return self.merge(),
+            Task::Checkpoint => return self.checkpoint_step(),
+            Task::Drop => return self.drop_step(),
+            Task::LoadRuns if self.must_load_runs() => {
+                self.load_next_run()?;
+                return Ok(Next::Stepped);
+            }
+            Task::LoadRuns => None,
+            Task::Install if self.is_due(task) => {
+                self.groups.recorded.pop_front().map(|install| Job::Install(Box::new(install)))
+            }
+            Task::Install => None,
+            Task::Free => self.take_freed().map(Job::Free),
+            Task::Unpin if self.is_due(task) => Some(Job::Unpin(self.snapshots.take_unpins())),
+            Task::Unpin => None,
+            Task::Release => {
+                self.take_release().map(|(release, is_new)| Job::Release(release, is_new))
+            }
+            Task::Spill => match self.largest_transaction().filter(|_| self.must_spill()) {
+                Some(xid) => self.plan_spill(xid)?.map(Job::Spill),
+                None => None,
+            },
+            Task::Evict => self.evict_job()?.map(|job| Job::Write(Box::new(job))),
+        };
+        Ok(job.map_or(Next::Idle, Next::Job))
+    }
+
+    /// Merges a leaf; nothing where none can be merged now.
+    fn merge(&mut self) -> Step<Next> {
+        let Some(job) = self.merge_job()? else { return Ok(Next::Idle) };
+        self.commit_costs.merged(job.pages.len());
+        if self.must_merge() {
+            let waited = job.waited();
+            let each = |pages: usize| pages as f64 / waited.len() as f64;
+            let pages_again = each(job.pages_again());
+            let pages_read = each(self.pool.held_count());
+            for (before, upto) in &waited {
+                let age = log::distance(*before, *upto);
+                self.memory.tuner.merged(MergeCost { pages_again, pages_read, age });
+            }
         }
-        if self.must_load_runs() {
-            self.load_next_run()?;
-            return Ok(Next::Stepped);
-        }
-        match self.checkpoint_step()? {
-            Next::Idle => {}
-            next => return Ok(next),
-        }
-        match self.drop_step()? {
-            Next::Idle if is_merging && !self.is_flush_wanted() => Ok(Next::Stepped),
-            next => Ok(next),
-        }
+        Ok(Next::Job(Job::Write(Box::new(job))))
     }
 
     fn must_spill(&self) -> bool {

@@ -189,7 +189,10 @@ impl Commits {
         if !self.has_claim_work() {
             return Ok(Next::Idle);
         }
-        let Some(claim) = &mut self.claim else { return Ok(Next::Idle) };
+        let Some(claim) = &mut self.claim else {
+            debug_assert!(false, "a claim that has work is there");
+            return Ok(Next::Idle);
+        };
         if claim.owner == Owner::Gone {
             self.cancel_claim();
             return Ok(Next::Stepped);
@@ -218,7 +221,10 @@ impl Commits {
         let (low, high) = private_bounds(table, range);
         let inside = KeyRange { low: &low, high: Some(&high) };
         let claimed = self.claimed_image(table, &place, inside)?;
-        let Some(xid) = self.claim.as_ref().map(|claim| claim.xid) else { return Ok(Next::Idle) };
+        let Some(xid) = self.claim.as_ref().map(|claim| claim.xid) else {
+            debug_assert!(false, "a claim stays while its leaves are looked at");
+            return Ok(Next::Idle);
+        };
         let next = self.transactions.get(&xid).and_then(|own| first_from(&own.writes, &high));
         let group = match &claimed {
             Claimed::Leaf(_) => Some(self.group_of_claim()?),
@@ -350,7 +356,10 @@ impl Commits {
         let Some(mut claim) = self.claim.take_if(|claim| claim.owner == Owner::Waits) else {
             return self.cancel_claim();
         };
-        let Some(mut own) = self.transactions.remove(&claim.xid) else { return };
+        let Some(mut own) = self.transactions.remove(&claim.xid) else {
+            debug_assert!(false, "a claim has its transaction until it is sealed");
+            return;
+        };
         self.memory.uncommitted -= own.size;
         own.writes = without_versions(&own.writes, &mut own.dropped);
         for leaf in &claim.leaves {
@@ -415,7 +424,10 @@ impl Commits {
     /// The claim is committed and the mapping has moved to its pages: the engine follows. `pins` are
     /// the pins of the pages of `Engine::claim_pins`.
     pub(crate) fn install_claim(&mut self, pins: &[Option<PinId>]) {
-        let Some(claim) = self.claim.take() else { return };
+        let Some(claim) = self.claim.take() else {
+            debug_assert!(false, "a claim that is installed is there");
+            return;
+        };
         let (lsn, ticket) = match claim.phase {
             Phase::Flagging(place) => {
                 self.counts.flag_commits += 1;

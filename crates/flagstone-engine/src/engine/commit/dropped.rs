@@ -83,16 +83,17 @@ impl Commits {
 
     /// Whether work can be done now for a table that was dropped.
     pub(in crate::engine) fn has_drop_work(&self) -> bool {
-        self.is_front_durable() || self.next_dropped().is_some()
+        self.next_dropped().is_some()
     }
 
-    fn is_front_durable(&self) -> bool {
+    /// Whether pages can be freed: their record is durable.
+    pub(in crate::engine) fn has_durable_freed(&self) -> bool {
         self.drops.freed.front().is_some_and(|freed| freed.lsn <= self.durable())
     }
 
     /// Pages whose record is durable.
     pub(in crate::engine) fn take_freed(&mut self) -> Option<Freed> {
-        if self.is_front_durable() { self.drops.freed.pop_front() } else { None }
+        if self.has_durable_freed() { self.drops.freed.pop_front() } else { None }
     }
 
     /// A dropped table whose release can go on now.

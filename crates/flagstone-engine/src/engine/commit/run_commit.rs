@@ -168,7 +168,7 @@ impl Commits {
     }
 
     /// Whether there is any.
-    pub(in crate::engine) fn has_bulk_work(&self) -> bool {
+    pub(in crate::engine) fn has_run_commits(&self) -> bool {
         !self.run_commit.leaving.is_empty()
     }
 }

@@ -31,7 +31,10 @@ impl Merges {
         }
         match outcome {
             Outcome::Merged { table, low, high, upto, grown, base_lsn } => {
-                let Some(write) = pages.pop() else { return };
+                let Some(write) = pages.pop() else {
+                    debug_assert!(false, "a merge of one leaf writes one page");
+                    return;
+                };
                 let range = KeyRange { low: &low, high: high.as_deref() };
                 if is_buried {
                     let pin = pin.map(|pin| (pin, write.page));
