@@ -2,7 +2,7 @@
 //!
 //! Owns the form of a change (`Op`, `Patch`), its one encoding, and `DeltaMap`, the ordered map of
 //! committed deltas. A transaction's private write set is a map of the same kind, with rising
-//! numbers of its own in place of LSNs and its savepoints as floors. Memory is the point: a delta
+//! numbers of its own in place of LSNs and its savepoints as boundaries. Memory is the point: a delta
 //! with an 8-byte key and an 8-byte patch costs about 35 bytes, so that a small budget holds the
 //! changes of many leaves and each leaf is written once for many of them.
 //!
@@ -17,7 +17,7 @@
 //!
 //! Invariants:
 //! - M1: the versions of a key stand in one chunk, oldest first.
-//! - M2: folding changes no value that a floor, or a reader of the newest state, can see. Folding
+//! - M2: folding changes no value that a boundary, or a reader of the newest state, can see. Folding
 //!   moves the older change to the newer LSN, never the other way round (rule D2: a base complete
 //!   to an LSN between the two then meets a change that it already has, and operations are
 //!   idempotent).
@@ -32,7 +32,7 @@
 //! still need it:
 //!
 //! - *A newer version of its key folds it in.* A reader at a place between the two would miss it.
-//!   Each such place is a floor: a place becomes one only while it already is a floor, or if it
+//!   Each such place is a boundary: a place becomes one only while it already is a boundary, or if it
 //!   lies at or above every version (rule D17).
 //! - *A merge, a relocation or a frame has it in a base complete to X.* For a snapshot below X the
 //!   old leaf is pinned and keeps its deltas (`RetainedLeaf`), or the merge waits
@@ -41,13 +41,13 @@
 //! - *Restart finds it in a base complete to X.* No reader needs it: X is a place that was kept,
 //!   and folding only moves changes up, never below X (rule D2).
 //! - *A claim or a run has it in pages.* Restart finds it only there: the place of the claim or run
-//!   stays a floor until the pages are loaded and a checkpoint names the changes.
+//!   stays a boundary until the pages are loaded and a checkpoint names the changes.
 //! - *A checkpoint copies it and lets the log go.* The copies hold every version at or below the cutoff, each with its
-//!   own LSN; the cutoff is a floor until the next one.
+//!   own LSN; the cutoff is a boundary until the next one.
 //! - *A spill moves it from a private map to pages.* From then on its transaction reads it there,
-//!   newest run first; savepoints are floors of the private map.
+//!   newest run first; savepoints are boundaries of the private map.
 //! - *A rollback, or a poisoned database, removes versions above a place.* The savepoint, or the
-//!   durable frontier, is a floor; no version above it became visible to others, or durable.
+//!   durable frontier, is a boundary; no version above it became visible to others, or durable.
 //! - *Its table was dropped.* A snapshot below the drop reads it, and the log may bring it back:
 //!   the drop waits for both (`may_clear`).
 

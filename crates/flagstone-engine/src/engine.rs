@@ -392,7 +392,7 @@ impl Engine {
             // it.
             point.group.into_iter().for_each(|last| self.synced(last));
         }
-        self.refresh_floors();
+        self.refresh_boundaries();
     }
 
     /// The device failed while the log or a page was written: nothing above the durable frontier can be

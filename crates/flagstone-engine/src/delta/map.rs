@@ -121,8 +121,8 @@ impl DeltaMap {
 
     /// Adds a version and, when it is the newest, folds the versions of its key.
     ///
-    /// Two neighbouring versions become one, with the newer LSN, when no floor separates them: a
-    /// floor `f` separates `older <= f < newer`. Floors come in ascending order. An older version
+    /// Two neighbouring versions become one, with the newer LSN, when no boundary separates them: a
+    /// boundary `f` separates `older <= f < newer`. Boundaries come in ascending order. An older version
     /// (a checkpoint's copy that redo meets late) takes its place unfolded: a version between it
     /// and its neighbour might still come (M5). A version with an LSN that the key already has is a
     /// copy and is ignored, except that a patch joins the out-of-line put of its own commit.
@@ -131,11 +131,11 @@ impl DeltaMap {
         key: &[u8],
         op: Op<'_>,
         lsn: Lsn,
-        floors: &[Lsn],
+        boundaries: &[Lsn],
     ) -> DroppedRefs {
         let mut scratch = std::mem::take(&mut self.scratch);
         scratch.clear();
-        let dropped = self.insert_with(key, op, lsn, floors, &mut scratch);
+        let dropped = self.insert_with(key, op, lsn, boundaries, &mut scratch);
         if scratch.capacity() <= SCRATCH_SIZE_MAX {
             self.scratch = scratch;
         }
@@ -147,7 +147,7 @@ impl DeltaMap {
         key: &[u8],
         op: Op<'_>,
         lsn: Lsn,
-        floors: &[Lsn],
+        boundaries: &[Lsn],
         scratch: &mut Vec<u8>,
     ) -> DroppedRefs {
         let Some(at) = self.index.locate(key) else {
@@ -168,7 +168,7 @@ impl DeltaMap {
             return DroppedRefs::new();
         }
         let chain = Records::of(&chunk.bytes()[span.bytes.clone()]);
-        if let Some(kept) = kept_below(chain, &op, lsn, floors) {
+        if let Some(kept) = kept_below(chain, &op, lsn, boundaries) {
             write_op_record(key, lsn, &op, scratch);
             let covered = span.bytes.start + kept.size..span.bytes.end;
             self.index.update(at, |chunk| chunk.replace(covered, scratch));
@@ -178,7 +178,7 @@ impl DeltaMap {
         }
         let mut folded = Chain::with(chain, op, lsn);
         if folded.arrival_is_newest {
-            folded.fold(floors);
+            folded.fold(boundaries);
         }
         folded.write(key, scratch);
         let Chain { versions, dropped, .. } = folded;
@@ -369,23 +369,23 @@ struct Oldest {
 }
 
 /// The versions that stay when `op` arrives as the newest one and covers all versions above the
-/// next lower floor; `None` where each version needs a look.
-fn kept_below(chain: Records<'_>, op: &Op<'_>, lsn: Lsn, floors: &[Lsn]) -> Option<Oldest> {
+/// next lower boundary; `None` where each version needs a look.
+fn kept_below(chain: Records<'_>, op: &Op<'_>, lsn: Lsn, boundaries: &[Lsn]) -> Option<Oldest> {
     if matches!(op, Op::Patch(_)) {
         return None;
     }
-    let floor = floors[..floors.partition_point(|floor| *floor < lsn)].last();
+    let boundary = boundaries[..boundaries.partition_point(|boundary| *boundary < lsn)].last();
     let mut kept = Oldest::default();
     for record in chain {
         if record.lsn >= lsn || matches!(record.op(), Some(Op::PutRef(_)) | None) {
             return None;
         }
-        if floor.is_some_and(|floor| record.lsn <= *floor) {
+        if boundary.is_some_and(|boundary| record.lsn <= *boundary) {
             kept.size += record.size;
             kept.count += 1;
         }
     }
-    // Two remaining versions may be folded now, if the floor between them has gone.
+    // Two remaining versions may be folded now, if the boundary between them has gone.
     (kept.count <= 1).then_some(kept)
 }
 
@@ -414,16 +414,16 @@ impl<'a> Chain<'a> {
         Self { versions, arrival_is_newest, dropped: DroppedRefs::new() }
     }
 
-    /// Folds neighbours that no floor separates, from the newest down.
-    fn fold(&mut self, floors: &[Lsn]) {
+    /// Folds neighbours that no boundary separates, from the newest down.
+    fn fold(&mut self, boundaries: &[Lsn]) {
         let mut folded: Vec<(Lsn, Cow<'a, [u8]>)> = Vec::with_capacity(1);
         for (lsn, body) in std::mem::take(&mut self.versions).into_iter().rev() {
             let Some((newer_lsn, newer)) = folded.last_mut() else {
                 folded.push((lsn, body));
                 continue;
             };
-            let next = floors.partition_point(|floor| *floor < lsn);
-            let is_separate = floors.get(next).is_some_and(|floor| *floor < *newer_lsn);
+            let next = boundaries.partition_point(|boundary| *boundary < lsn);
+            let is_separate = boundaries.get(next).is_some_and(|boundary| *boundary < *newer_lsn);
             if is_separate || !fold_bodies(&body, newer, &mut self.dropped) {
                 folded.push((lsn, body));
             }

@@ -126,17 +126,17 @@ fn assert_books(map: &DeltaMap) {
 }
 
 proptest! {
-    /// Goal: no floor and no newest reader can tell a folded map from all versions ever inserted,
+    /// Goal: no boundary and no newest reader can tell a folded map from all versions ever inserted,
     /// also when the oldest versions come last and some come again, as in redo after a checkpoint
     /// (M5).
     #[test]
     fn folding_is_invisible_at_floors_and_at_the_end(
         inserts in prop::collection::vec((key_strategy(), op_strategy(), any::<bool>()), 1..250),
-        floors in prop::collection::vec(0..250_u64, 0..4),
+        boundaries in prop::collection::vec(0..250_u64, 0..4),
         late_upto in prop_oneof![2 => Just(0_u64), 3 => 0..200_u64],
     ) {
-        let mut floors: Vec<Lsn> = floors.into_iter().map(Lsn).collect();
-        floors.sort_unstable();
+        let mut boundaries: Vec<Lsn> = boundaries.into_iter().map(Lsn).collect();
+        boundaries.sort_unstable();
         let (mut map, mut model) = (DeltaMap::new(), Model::new());
         let (mut early, mut late, mut copies) = (Vec::new(), Vec::new(), Vec::new());
         for (index, (key, op, again)) in inserts.iter().enumerate() {
@@ -150,10 +150,10 @@ proptest! {
         }
         let arrivals = early.into_iter().chain(late).chain(copies);
         for (key, op, lsn) in arrivals {
-            map.insert(key, op.as_op(), lsn, &floors);
+            map.insert(key, op.as_op(), lsn, &boundaries);
         }
         assert_books(&map);
-        let ends = floors.iter().copied().chain([Lsn(1 << 50)]);
+        let ends = boundaries.iter().copied().chain([Lsn(1 << 50)]);
         for upto in ends {
             for (key, _) in model.keys() {
                 for base in bases() {
@@ -181,7 +181,7 @@ proptest! {
             map.insert(key, op.as_op(), lsn, &every);
             model.insert((key.clone(), lsn), op.clone());
         }
-        prop_assert_eq!(map.len(), model.len(), "a floor at each LSN keeps every version");
+        prop_assert_eq!(map.len(), model.len(), "a boundary at each LSN keeps every version");
         let range = KeyRange { low: &bounds.0, high: bounds.1.as_deref() };
         let goes = |key: &[u8], lsn: Lsn| range.contains(key) && lsn.0 <= upto;
         let totals = map.range_totals(range, Lsn(upto));
@@ -337,10 +337,10 @@ fn a_put_over_an_out_of_line_value_hands_its_descriptor_back() {
     let mut map = DeltaMap::new();
     assert!(map.insert(b"k", Op::PutRef(b"d1"), Lsn(1), &[]).is_empty());
     assert_eq!(map.insert(b"k", Op::PutRef(b"d2"), Lsn(2), &[]), vec![b"d1".to_vec()]);
-    assert!(map.insert(b"k", Op::Delete, Lsn(4), &[Lsn(3)]).is_empty(), "a floor holds it");
+    assert!(map.insert(b"k", Op::Delete, Lsn(4), &[Lsn(3)]).is_empty(), "a boundary holds it");
     assert_eq!(map.len(), 2);
     assert_eq!(map.insert(b"k", Op::Put(b"v"), Lsn(5), &[]), vec![b"d2".to_vec()]);
-    assert_eq!(map.len(), 1, "the chain collapses when the floor is gone");
+    assert_eq!(map.len(), 1, "the chain collapses when the boundary is gone");
 }
 
 #[test]
@@ -410,9 +410,9 @@ fn a_large_map_finds_what_comes_and_goes() {
     let (mut map, mut model) = (DeltaMap::new(), BTreeMap::new());
     for round in 0..60_000_u64 {
         let (key, lsn) = (key_of(scramble(round) % 20_000), Lsn(round + 1));
-        let floors = [Lsn(round / 1_000 * 1_000)];
+        let boundaries = [Lsn(round / 1_000 * 1_000)];
         let value = vec![round as u8; (round % 40) as usize];
-        map.insert(&key, Op::Put(&value), lsn, &floors);
+        map.insert(&key, Op::Put(&value), lsn, &boundaries);
         model.insert(key, value);
         if round % 7_001 == 7_000 {
             let (low, high) = (key_of(scramble(round) % 20_000), None);

@@ -114,7 +114,7 @@ impl Commits {
         if let Some(group) = transaction.group {
             self.await_group(lsn, group);
             self.runs.commit(lsn, &transaction.runs, &transaction.rolled_back);
-            self.refresh_floors();
+            self.refresh_boundaries();
             self.counts.run_commits += u64::from(transaction.is_bulk);
             if !transaction.runs.is_empty() && !transaction.is_bulk {
                 // Its runs are many for memory, not for the leaves.
@@ -147,6 +147,6 @@ fn without_versions(writes: &DeltaMap, dropped: &mut DroppedRefs) -> DeltaMap {
             dropped.extend(whole.insert(entry.key(), op, number, &[]));
         }
     }
-    debug_assert!(keys_are_unique(&whole), "floors kept versions apart");
+    debug_assert!(keys_are_unique(&whole), "boundaries kept versions apart");
     whole
 }

@@ -134,7 +134,7 @@ fn change_model(model: &mut Model, key: &[u8], change: &Change) {
     }
 }
 
-fn insert_delta(map: &mut DeltaMap, key: &[u8], change: &Change, lsn: Lsn, floors: &[Lsn]) {
+fn insert_delta(map: &mut DeltaMap, key: &[u8], change: &Change, lsn: Lsn, boundaries: &[Lsn]) {
     let patch;
     let op = match change {
         Change::Put(Value::Inline(bytes)) => Op::Put(bytes),
@@ -145,7 +145,7 @@ fn insert_delta(map: &mut DeltaMap, key: &[u8], change: &Change, lsn: Lsn, floor
             Op::Patch(patch.as_patch())
         }
     };
-    map.insert(key, op, lsn, floors);
+    map.insert(key, op, lsn, boundaries);
 }
 
 proptest! {

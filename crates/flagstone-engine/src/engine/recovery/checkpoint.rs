@@ -117,7 +117,7 @@ impl Recovery {
         self.cycle.loaded = self.runs.take_loaded(cutoff);
         self.forget_met_runs();
         self.drops_covered();
-        self.refresh_floors();
+        self.refresh_boundaries();
     }
 
     /// Merges the next leaf with deltas at or below the cutoff. A leaf whose merge has to wait, or is
@@ -127,7 +127,7 @@ impl Recovery {
             // Merged changes need nothing kept apart. From the first copy on, the record has to go on
             // naming the LSNs that keep the copies apart.
             self.forget_met_runs();
-            self.refresh_floors();
+            self.refresh_boundaries();
             self.cycle.owed = self.cycle.owed.min(self.memory.packed);
             self.cycle.phase = Phase::Copying { tree: 0, after: None };
             return Ok(Next::Stepped);
@@ -187,7 +187,7 @@ impl Recovery {
                 journal::append_copies(log, cycle.number, tree, below, after, room);
             self.counts.copied_deltas += copied as u64;
             if self.frontier.log.marker().is_some() {
-                self.refresh_floors();
+                self.refresh_boundaries();
             }
             let bytes = self.frontier.log.pending_bytes() - before;
             self.cycle.owed = self.cycle.owed.saturating_sub(bytes);
@@ -299,7 +299,7 @@ impl Recovery {
         for run in std::mem::take(&mut self.cycle.loaded) {
             self.trims.add_pages(run.lsn, run.run.group, run.run.pages().collect());
         }
-        self.refresh_floors();
+        self.refresh_boundaries();
     }
 
     /// The checkpoint could not be written; the next one starts anew.
@@ -311,7 +311,7 @@ impl Recovery {
         for run in std::mem::take(&mut self.cycle.loaded) {
             self.runs.keep_loaded(run);
         }
-        self.refresh_floors();
+        self.refresh_boundaries();
     }
 
     fn end_cycle(&mut self) {

@@ -107,13 +107,13 @@ impl Recovery {
         for (lsn, group, pages) in &master.pages {
             self.trims.add_pages(*lsn, *group, pages.clone());
         }
-        self.read_floors()
+        self.read_boundaries()
     }
 
-    /// Recomputes the floors from LSNs that were read: an LSN between versions that were folded is
+    /// Recomputes the boundaries from LSNs that were read: an LSN between versions that were folded is
     /// damage.
-    fn read_floors(&mut self) -> Result<(), Corruption> {
-        if self.take_floors() || self.bugs.has(SeededBug::FrontierBetween) {
+    fn read_boundaries(&mut self) -> Result<(), Corruption> {
+        if self.take_boundaries() || self.bugs.has(SeededBug::FrontierBetween) {
             Ok(())
         } else {
             Err(NOT_KEPT)
@@ -182,7 +182,7 @@ impl Recovery {
             return Ok(());
         }
         self.runs.keep_apart(lsn);
-        self.read_floors()
+        self.read_boundaries()
     }
 
     fn replay_changes(
@@ -262,7 +262,7 @@ impl Recovery {
         }
         self.runs.commit(lsn, &list, &rolled_back);
         self.runs.note_recovered();
-        self.read_floors()
+        self.read_boundaries()
     }
 
     fn replay_install(
@@ -313,7 +313,7 @@ impl Recovery {
         self.frontier.committed = last;
         self.frontier.recovered = last;
         self.frontier.replay_cutoff = None;
-        self.read_floors()
+        self.read_boundaries()
     }
 
     /// Whether the changes put back so far exceed the budget.
@@ -444,7 +444,7 @@ impl Recovery {
         }
         let deltas_size = self.memory.deltas;
         self.cycle.count_replayed(deltas_size);
-        self.refresh_floors();
+        self.refresh_boundaries();
         std::mem::take(&mut self.held_numbers)
     }
 }

@@ -220,7 +220,7 @@ impl Store {
     ) {
         self.tell_delta_comes(table, key, op);
         if self.snapshots.take_changed() {
-            self.refresh_floors();
+            self.refresh_boundaries();
         }
         let Some(tree) = self.trees.get_mut(table.id as usize) else { return };
         self.frontier.newest_delta = self.frontier.newest_delta.max(lsn);

@@ -142,7 +142,7 @@ impl Store {
         let (upto, chain) = (flush.upto, self.frontier.log.chain());
         let group = self.groups.written.back().map(|last| last.group);
         self.frontier.flush_in_flight = Some(FlushPoint { upto, chain, group });
-        self.refresh_floors();
+        self.refresh_boundaries();
         Some(flush)
     }
 
@@ -173,30 +173,30 @@ impl Store {
     ///
     /// # Panics
     ///
-    /// If a floor is no state that was kept (rule D17).
-    pub(in crate::engine) fn refresh_floors(&mut self) {
+    /// If a boundary is no state that was kept (rule D17).
+    pub(in crate::engine) fn refresh_boundaries(&mut self) {
         assert!(
-            self.take_floors() || self.bugs.has(SeededBug::FrontierBetween),
+            self.take_boundaries() || self.bugs.has(SeededBug::FrontierBetween),
             "D17: a frontier is a state that was kept"
         );
     }
 
-    /// Whether each floor is a state that was kept: LSNs that are read from flash may have any value.
-    pub(in crate::engine) fn take_floors(&mut self) -> bool {
-        let mut floors = vec![self.frontier.log.durable()];
-        floors.extend(self.frontier.log.marker());
-        floors.extend(self.frontier.flush_in_flight.map(|point| point.upto));
-        floors.extend(self.cycle.cutoff());
-        floors.extend(self.frontier.replay_cutoff);
-        self.snapshots.floors(&mut floors);
-        self.runs.floors(&mut floors);
-        floors.sort_unstable();
-        floors.dedup();
+    /// Whether each boundary is a state that was kept: LSNs that are read from flash may have any value.
+    pub(in crate::engine) fn take_boundaries(&mut self) -> bool {
+        let mut boundaries = vec![self.frontier.log.durable()];
+        boundaries.extend(self.frontier.log.marker());
+        boundaries.extend(self.frontier.flush_in_flight.map(|point| point.upto));
+        boundaries.extend(self.cycle.cutoff());
+        boundaries.extend(self.frontier.replay_cutoff);
+        self.snapshots.boundaries(&mut boundaries);
+        self.runs.boundaries(&mut boundaries);
+        boundaries.sort_unstable();
+        boundaries.dedup();
         let was_kept = |place: &Lsn| {
             *place >= self.frontier.newest_delta || self.frontier.kept.binary_search(place).is_ok()
         };
-        let are_kept = floors.iter().all(was_kept);
-        self.frontier.kept = floors;
+        let are_kept = boundaries.iter().all(was_kept);
+        self.frontier.kept = boundaries;
         are_kept
     }
 }

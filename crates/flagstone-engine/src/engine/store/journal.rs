@@ -30,7 +30,7 @@ impl Store {
     pub(in crate::engine) fn open_log(&mut self) {
         self.frontier.log.open();
         if self.frontier.log.marker().is_some() {
-            self.refresh_floors();
+            self.refresh_boundaries();
         }
     }
 

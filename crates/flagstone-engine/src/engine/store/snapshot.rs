@@ -59,7 +59,7 @@ struct Live {
     next: u64,
     /// Oldest first, by number and by LSN: the durable frontier only rises.
     ids: Vec<SnapshotId>,
-    /// Snapshots came or went since the floors were taken.
+    /// Snapshots came or went since the boundaries were taken.
     has_changed: bool,
 }
 
@@ -101,15 +101,15 @@ impl Snapshots {
         self.first().is_none()
     }
 
-    /// Whether floors that were taken before the call may be others now.
+    /// Whether boundaries that were taken before the call may be others now.
     pub(crate) fn take_changed(&mut self) -> bool {
         std::mem::take(&mut self.live.get_mut().has_changed)
     }
 
-    pub(crate) fn floors(&mut self, floors: &mut Vec<Lsn>) {
+    pub(crate) fn boundaries(&mut self, boundaries: &mut Vec<Lsn>) {
         let live = self.live.get_mut();
         live.has_changed = false;
-        floors.extend(live.ids.iter().map(|id| id.lsn));
+        boundaries.extend(live.ids.iter().map(|id| id.lsn));
     }
 
     /// The commit that a snapshot reads at, unless the snapshot was ended to free its leaves. A

@@ -337,12 +337,12 @@ impl Runs {
 
     /// LSNs at which changes will still arrive, or must stay apart from later ones; where parts may be
     /// let go again, the LSNs just below too, to keep changes apart from earlier ones (R6).
-    pub(crate) fn floors(&self, floors: &mut Vec<Lsn>) {
-        floors.extend(self.open.iter().map(|run| run.lsn));
-        floors.extend(&self.recovered);
+    pub(crate) fn boundaries(&self, boundaries: &mut Vec<Lsn>) {
+        boundaries.extend(self.open.iter().map(|run| run.lsn));
+        boundaries.extend(&self.recovered);
         if self.may_unload {
             let before = |lsn: Lsn| Lsn(lsn.0.saturating_sub(1));
-            floors.extend(self.unfinished().flat_map(|run| [before(run.lsn), run.lsn]));
+            boundaries.extend(self.unfinished().flat_map(|run| [before(run.lsn), run.lsn]));
         }
     }
 

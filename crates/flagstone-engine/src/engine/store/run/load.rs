@@ -295,7 +295,7 @@ impl Store {
             self.add_entry(&entry, lsn);
         }
         if self.runs.note_loaded(number, part) {
-            self.refresh_floors();
+            self.refresh_boundaries();
             if self.runs.is_empty() {
                 self.note_all_loaded();
             }
