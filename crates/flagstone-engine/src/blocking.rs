@@ -129,14 +129,14 @@ impl<D: Nand> Database<D> {
     /// `ReadOnly`; the device failed.
     pub fn keep_snapshot(&self, name: &str) -> Result<(), EngineError> {
         self.runtime.keep_snapshot(name)?;
-        info!(target: EVENTS, name, "snapshot kept");
+        info!(target: EVENTS, name, "named snapshot created");
         Ok(())
     }
 
-    /// Names of the snapshots that are kept, oldest first.
+    /// Names of the named snapshots, oldest first.
     #[must_use]
-    pub fn kept_snapshots(&self) -> Vec<String> {
-        self.runtime.kept_snapshots()
+    pub fn named_snapshots(&self) -> Vec<String> {
+        self.runtime.named_snapshots()
     }
 
     /// A named snapshot, for reading.
@@ -144,9 +144,9 @@ impl<D: Nand> Database<D> {
     /// # Errors
     ///
     /// `NoSnapshot`.
-    pub fn kept_snapshot(&self, name: &str) -> Result<Snapshot<D>, EngineError> {
-        let id = self.runtime.kept_snapshot(name)?;
-        Ok(Snapshot::kept(Arc::clone(&self.runtime), id))
+    pub fn named_snapshot(&self, name: &str) -> Result<Snapshot<D>, EngineError> {
+        let id = self.runtime.named_snapshot(name)?;
+        Ok(Snapshot::named(Arc::clone(&self.runtime), id))
     }
 
     /// Drops a named snapshot, durably, and frees the pages that it alone needs.

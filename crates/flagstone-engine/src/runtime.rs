@@ -33,8 +33,8 @@ mod check;
 mod drive;
 mod flush;
 mod jobs;
-mod kept;
 mod meter;
+mod named_snapshot;
 mod open;
 mod reader;
 mod restart;
@@ -78,7 +78,7 @@ pub struct Runtime<D: Nand> {
     /// The wear budget, if one is set.
     wear: Mutex<Option<WearAccount>>,
     /// Nodes and catalogs read last from named snapshots.
-    kept: Mutex<kept::KeptReads>,
+    named: Mutex<named_snapshot::NamedReads>,
     geometry: LogGeometry,
     needs_sync: bool,
     /// Dies work side by side: the page programmed first may be complete last.

@@ -350,7 +350,7 @@ impl Database {
     /// Names of the snapshots that are kept, oldest first.
     #[must_use]
     pub fn named_snapshots(&self) -> Vec<String> {
-        self.inner.kept_snapshots()
+        self.inner.named_snapshots()
     }
 
     /// A named snapshot, for reading. Its tables are opened with [`Snapshot::table`]; a table of the database
@@ -360,7 +360,7 @@ impl Database {
     ///
     /// `NoSnapshot`.
     pub fn open_named_snapshot(&self, name: &str) -> Result<Snapshot, SnapshotError> {
-        Ok(Snapshot::new(self.inner.kept_snapshot(name).map_err(SnapshotError::of)?))
+        Ok(Snapshot::new(self.inner.named_snapshot(name).map_err(SnapshotError::of)?))
     }
 
     /// Drops a named snapshot, durably, and frees the pages that it alone needs. Later reads of the snapshot

@@ -34,8 +34,8 @@ impl<D: Nand> Snapshot<D> {
     }
 
     /// A named snapshot.
-    pub(super) fn kept(runtime: Arc<Runtime<D>>, id: FrozenId) -> Self {
-        Self { runtime, reader: Reader::Kept(id) }
+    pub(super) fn named(runtime: Arc<Runtime<D>>, id: FrozenId) -> Self {
+        Self { runtime, reader: Reader::Named(id) }
     }
 
     /// The table of that name in the snapshot: a table that was dropped or renamed since is found by its name
@@ -77,7 +77,7 @@ impl<D: Nand> Snapshot<D> {
     /// # Errors
     ///
     /// `SnapshotTooOld` when the snapshot was ended to free its space; `ForeignTable` for a table of another
-    /// database, or of another kept snapshot.
+    /// database, or of another named snapshot.
     pub fn get(&self, table: Table, key: &[u8]) -> Result<Option<Vec<u8>>, EngineError> {
         let mut value = Vec::new();
         match self.read(table, key, &mut value)? {

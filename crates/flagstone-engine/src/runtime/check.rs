@@ -50,7 +50,7 @@ pub struct CheckReport {
     pub pending: u64,
     /// Large values.
     pub values: u64,
-    /// Snapshots that are kept: their rows are read as well.
+    /// Named snapshots: their rows are read as well.
     pub snapshots: u64,
     /// Mapped pages without a reference: lost space, never lost data.
     pub leaked_pages: u64,
@@ -137,10 +137,10 @@ impl<D: Nand> Runtime<D> {
             }
         }
         report.pending = self.engine().stats().deltas;
-        let kept = self.space().frozen();
-        for (id, _) in kept {
+        let named = self.space().frozen();
+        for (id, _) in named {
             report.snapshots += 1;
-            self.check_kept(id, |page, error| match error {
+            self.check_named(id, |page, error| match error {
                 // The snapshot was dropped meanwhile.
                 EngineError::NoSnapshot => Ok(()),
                 error => report.unreadable(page, error),

@@ -198,7 +198,7 @@ impl<D: Nand> Runtime<D> {
             sleepers: super::Sleepers::default(),
             working: Mutex::new(()),
             wear: Mutex::new(None),
-            kept: Mutex::default(),
+            named: Mutex::default(),
             geometry,
             needs_sync: capabilities.needs_sync,
             has_dies: device_geometry.die_count > 1,

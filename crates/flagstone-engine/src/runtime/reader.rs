@@ -27,7 +27,7 @@ pub enum Reader {
     /// A snapshot.
     Snapshot(SnapshotId),
     /// A named snapshot.
-    Kept(FrozenId),
+    Named(FrozenId),
 }
 
 impl<D: Nand> Runtime<D> {
@@ -65,7 +65,7 @@ impl<D: Nand> Runtime<D> {
             Reader::Transaction(xid) => {
                 return self.run_for(Some(xid), |engine| engine.get(xid, table, key, out));
             }
-            Reader::Kept(id) => return self.get_kept(id, table, key, out),
+            Reader::Named(id) => return self.get_named(id, table, key, out),
             Reader::Snapshot(id) => id,
         };
         let found = self.engine_shared().read_shared(id, table, key, out);
@@ -99,11 +99,11 @@ impl<D: Nand> Runtime<D> {
     ///
     /// The snapshot was ended; a page of the value is unreadable.
     pub fn load(&self, reader: Reader, descriptor: &Descriptor) -> Result<Vec<u8>, EngineError> {
-        let kept = match reader {
-            Reader::Kept(id) => Some(id),
+        let named = match reader {
+            Reader::Named(id) => Some(id),
             Reader::Transaction(_) | Reader::Snapshot(_) => None,
         };
-        self.load_value_of(kept, descriptor).or_else(|error| {
+        self.load_value_of(named, descriptor).or_else(|error| {
             if let Reader::Snapshot(id) = reader {
                 self.engine_shared().require_snapshot(id)?;
             }
@@ -131,8 +131,8 @@ impl<D: Nand> Runtime<D> {
         {
             return Ok(rest);
         }
-        if let Reader::Kept(id) = reader {
-            return self.scan_kept(id, table, range, direction, leaf);
+        if let Reader::Named(id) = reader {
+            return self.scan_named(id, table, range, direction, leaf);
         }
         let mut rows = Vec::new();
         let scan = |engine: &mut Engine| -> Step<Option<ScanRange>> {
@@ -141,7 +141,7 @@ impl<D: Nand> Runtime<D> {
                 Reader::Transaction(xid) => {
                     engine.scan(xid, table, range, direction, BATCH_COUNT, &mut rows)
                 }
-                Reader::Kept(_) => Ok(None),
+                Reader::Named(_) => Ok(None),
                 Reader::Snapshot(id) => {
                     engine.scan_snapshot(id, table, range, direction, BATCH_COUNT, &mut rows)
                 }
@@ -149,7 +149,7 @@ impl<D: Nand> Runtime<D> {
         };
         let xid = match reader {
             Reader::Transaction(xid) => Some(xid),
-            Reader::Snapshot(_) | Reader::Kept(_) => None,
+            Reader::Snapshot(_) | Reader::Named(_) => None,
         };
         let rest = self.run_for(xid, scan)?;
         if xid.is_some() {
@@ -164,7 +164,7 @@ impl<D: Nand> Runtime<D> {
     #[must_use]
     pub fn end_of_leaf(&self, reader: Reader, table: Table, key: &[u8]) -> Option<Vec<u8>> {
         match reader {
-            Reader::Kept(id) => self.end_of_kept_leaf(id, table, key),
+            Reader::Named(id) => self.end_of_named_leaf(id, table, key),
             Reader::Snapshot(_) | Reader::Transaction(_) => {
                 let end_at = |level| self.run(|engine| engine.end_of_child(table, key, level));
                 (0..DEPTH_MAX).find_map(|level| end_at(level).ok()).flatten()
@@ -185,7 +185,7 @@ impl<D: Nand> Runtime<D> {
         entry: &[u8],
     ) -> Result<Option<(String, Table)>, EngineError> {
         let owner = match reader {
-            Reader::Kept(id) => self.kept_owner(id)?,
+            Reader::Named(id) => self.named_owner(id)?,
             Reader::Snapshot(_) | Reader::Transaction(_) => self.engine_shared().table_owner(),
         };
         Ok(named_table(key, entry).map(|(name, table)| (name, table.owned_by(owner))))

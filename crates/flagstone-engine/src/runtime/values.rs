@@ -54,16 +54,16 @@ impl<D: Nand> Runtime<D> {
         self.load_value_of(None, descriptor)
     }
 
-    /// As [`Runtime::load_value`]; from a named snapshot, if `kept` names one.
+    /// As [`Runtime::load_value`]; from a named snapshot, if `named` names one.
     pub(crate) fn load_value_of(
         &self,
-        kept: Option<FrozenId>,
+        named: Option<FrozenId>,
         descriptor: &Descriptor,
     ) -> Result<Vec<u8>, EngineError> {
         let mut value = Vec::with_capacity(descriptor.size().min(LOAD_RESERVE_MAX));
         let mut image = Vec::new();
-        for page in self.chunks_in(kept, descriptor)? {
-            let content = self.value_content(kept, descriptor, page, &mut image)?;
+        for page in self.chunks_in(named, descriptor)? {
+            let content = self.value_content(named, descriptor, page, &mut image)?;
             let rest = descriptor.size() - value.len();
             value.extend_from_slice(&content[..content.len().min(rest)]);
         }
@@ -86,7 +86,7 @@ impl<D: Nand> Runtime<D> {
 
     fn chunks_in(
         &self,
-        kept: Option<FrozenId>,
+        named: Option<FrozenId>,
         descriptor: &Descriptor,
     ) -> Result<Vec<LogicalPage>, EngineError> {
         if !descriptor.is_indirect() {
@@ -97,7 +97,7 @@ impl<D: Nand> Runtime<D> {
         let mut chunks = Vec::new();
         let mut image = Vec::new();
         for page in descriptor.pages() {
-            let content = self.value_content(kept, descriptor, *page, &mut image)?;
+            let content = self.value_content(named, descriptor, *page, &mut image)?;
             let (numbers, _) = content.as_chunks::<4>();
             let rest = count.saturating_sub(chunks.len());
             let pages = numbers.iter().take(rest);
@@ -108,13 +108,13 @@ impl<D: Nand> Runtime<D> {
 
     fn value_content<'a>(
         &self,
-        kept: Option<FrozenId>,
+        named: Option<FrozenId>,
         descriptor: &Descriptor,
         page: LogicalPage,
         image: &'a mut Vec<u8>,
     ) -> Result<&'a [u8], EngineError> {
         let mut space = self.space();
-        let info = match kept {
+        let info = match named {
             Some(id) => space.read_frozen(id, page, image)?,
             None => match space.read_in_group(descriptor.group(), page, image) {
                 Err(SpaceError::NotInGroup(..)) => space.read(page, image)?,

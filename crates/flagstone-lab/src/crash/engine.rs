@@ -333,8 +333,8 @@ impl<D: Nand> Subject<D> for Flagstone<D> {
 
     fn kept(&mut self) -> Result<Option<BTreeMap<String, Contents>>, EngineError> {
         let mut kept = BTreeMap::new();
-        for name in self.database.kept_snapshots() {
-            let snapshot = self.database.kept_snapshot(&name)?;
+        for name in self.database.named_snapshots() {
+            let snapshot = self.database.named_snapshot(&name)?;
             let mut contents = Contents::default();
             let mut tables = (0..TABLE_COUNT).map(TableIndex);
             tables.try_for_each(|index| shown(&snapshot, index, &mut contents))?;

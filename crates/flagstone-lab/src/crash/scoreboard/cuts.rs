@@ -41,11 +41,16 @@ pub(super) fn explored(
 }
 
 pub(super) fn every_cut(effort: u64) -> Result<Outcome, CrashError> {
-    let presets = preset::flagstone().into_iter();
-    let configs = presets
-        .flat_map(|preset| seeds(effort).map(move |seed| config(preset, "tiny", 120, 1, seed)));
-    let (cuts, outcome) = explored(configs)?;
+    let (cuts, outcome) = explored(seeds(effort).flat_map(|seed| every_preset(120, seed)))?;
     Ok(cuts_of_all(cuts, outcome))
+}
+
+/// Each preset of the engine on a small chip that has what the preset asks for.
+pub(super) fn every_preset(ops: usize, seed: u64) -> impl Iterator<Item = CrashConfig> {
+    preset::flagstone().into_iter().map(move |preset| {
+        let profile = if preset == "flagstone-flags" { "tiny-flags" } else { "tiny" };
+        config(preset, profile, ops, 1, seed)
+    })
 }
 
 /// Row A1: every operation that the device counted was cut.

@@ -1,7 +1,7 @@
 use super::super::faults::Campaign;
 use super::campaigns::{campaign, share_of_pairs};
 use super::commands::{ANOMALIES, clean};
-use super::cuts::{Cuts, cuts_of_all, explored};
+use super::cuts::{Cuts, cuts_of_all, every_preset, explored};
 use super::*;
 
 #[test]
@@ -24,6 +24,13 @@ fn results(rows: &[(&str, Outcome)]) -> Results {
         command: command.clone(),
     };
     rows.iter().map(|(id, outcome)| ((*id).to_owned(), measured(outcome))).collect()
+}
+
+/// Goal: row A1 runs with every preset. Method: the row, with two operations for each preset.
+#[test]
+fn the_chips_of_row_a1_have_what_their_presets_ask_for() {
+    let (cuts, outcome) = explored(every_preset(2, 1)).unwrap();
+    assert!(cuts.points > 0 && outcome.failures == 0, "{outcome:?}");
 }
 
 /// Goal: row A1 has its denominator from the device. Method: cuts that leave an operation out.

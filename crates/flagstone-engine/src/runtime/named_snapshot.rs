@@ -34,7 +34,7 @@ const ROUNDS_MAX: u32 = 4;
 
 /// A node of a named snapshot.
 #[derive(Debug)]
-struct KeptNode {
+struct NamedNode {
     id: FrozenId,
     page: LogicalPage,
     image: Arc<[u8]>,
@@ -42,7 +42,7 @@ struct KeptNode {
 
 /// The tables of a named snapshot.
 #[derive(Debug)]
-struct KeptTables {
+struct NamedTables {
     /// Owner of the tables that the snapshot gives out.
     owner: TableOwner,
     roots: HashMap<u32, LogicalPage>,
@@ -50,7 +50,7 @@ struct KeptTables {
     shared: HashSet<u32>,
 }
 
-impl KeptTables {
+impl NamedTables {
     /// The root of a table that the snapshot gave out, or that `database` gave out if it is the
     /// same table.
     fn root_of(&self, table: Table, database: TableOwner) -> Result<LogicalPage, EngineError> {
@@ -67,13 +67,13 @@ impl KeptTables {
 
 /// Content of named snapshots that was read last.
 #[derive(Debug, Default)]
-pub(super) struct KeptReads {
+pub(super) struct NamedReads {
     /// Most recently read at the end.
-    nodes: VecDeque<KeptNode>,
-    tables: HashMap<FrozenId, Arc<KeptTables>>,
+    nodes: VecDeque<NamedNode>,
+    tables: HashMap<FrozenId, Arc<NamedTables>>,
 }
 
-impl KeptReads {
+impl NamedReads {
     fn node(&mut self, id: FrozenId, page: LogicalPage) -> Option<Arc<[u8]>> {
         let index = self.nodes.iter().position(|node| (node.id, node.page) == (id, page))?;
         let node = self.nodes.remove(index)?;
@@ -82,7 +82,7 @@ impl KeptReads {
         Some(image)
     }
 
-    fn keep(&mut self, node: KeptNode) {
+    fn keep(&mut self, node: NamedNode) {
         if self.nodes.len() >= NODES_MAX {
             self.nodes.pop_front();
         }
@@ -186,10 +186,10 @@ impl<D: Nand> Runtime<D> {
         let sound = self.engine().sound();
         // On a worn device the space floor is still sound: its record names only pages that count.
         sound.or_else(|fault| if fault == EngineError::WornOut { Ok(()) } else { Err(fault) })?;
-        let id = self.kept_snapshot(name)?;
+        let id = self.named_snapshot(name)?;
         let mut space = self.space();
         let thawed = space.thaw(id);
-        self.kept.lock().forget(id);
+        self.named.lock().forget(id);
         self.observe(&space);
         match thawed {
             Ok(()) => Ok(()),
@@ -202,7 +202,7 @@ impl<D: Nand> Runtime<D> {
 
     /// Names of the named snapshots, oldest first.
     #[must_use]
-    pub fn kept_snapshots(&self) -> Vec<String> {
+    pub fn named_snapshots(&self) -> Vec<String> {
         let frozen = self.space().frozen();
         frozen.into_iter().map(|(_, label)| String::from_utf8_lossy(&label).into_owned()).collect()
     }
@@ -212,14 +212,14 @@ impl<D: Nand> Runtime<D> {
     /// # Errors
     ///
     /// `NoSnapshot`.
-    pub fn kept_snapshot(&self, name: &str) -> Result<FrozenId, EngineError> {
+    pub fn named_snapshot(&self, name: &str) -> Result<FrozenId, EngineError> {
         let frozen = self.space().frozen();
         let found = frozen.into_iter().find(|(_, label)| label == name.as_bytes());
         found.map(|(id, _)| id).ok_or(EngineError::NoSnapshot)
     }
 
     fn require_no_snapshot(&self, name: &str) -> Result<(), EngineError> {
-        match self.kept_snapshot(name) {
+        match self.named_snapshot(name) {
             Ok(_) => Err(EngineError::SnapshotExists),
             Err(_) => Ok(()),
         }
@@ -231,7 +231,7 @@ impl<D: Nand> Runtime<D> {
     ///
     /// `NoSnapshot` once the snapshot was given up, `NoTable` when it has no table with this
     /// number, `ForeignTable` when the number was another table's; damage.
-    pub(crate) fn get_kept(
+    pub(crate) fn get_named(
         &self,
         id: FrozenId,
         table: Table,
@@ -239,7 +239,7 @@ impl<D: Nand> Runtime<D> {
         out: &mut Vec<u8>,
     ) -> Result<Read, EngineError> {
         self.engine_shared().check_key(key)?;
-        let image = self.kept_leaf(id, table, Seek::At(key))?;
+        let image = self.named_leaf(id, table, Seek::At(key))?;
         let view = NodeView::trusted(&image);
         out.clear();
         let entry = view.search(key).ok().and_then(|index| view.entry(index));
@@ -257,8 +257,8 @@ impl<D: Nand> Runtime<D> {
     ///
     /// # Errors
     ///
-    /// As [`Runtime::get_kept`].
-    pub(crate) fn scan_kept(
+    /// As [`Runtime::get_named`].
+    pub(crate) fn scan_named(
         &self,
         id: FrozenId,
         table: Table,
@@ -269,7 +269,7 @@ impl<D: Nand> Runtime<D> {
         if range.is_empty() {
             return Ok(None);
         }
-        let image = self.kept_leaf(id, table, Seek::near(range, direction))?;
+        let image = self.named_leaf(id, table, Seek::near(range, direction))?;
         Ok(out.take_from(&NodeView::trusted(&image), range, direction))
     }
 
@@ -279,28 +279,28 @@ impl<D: Nand> Runtime<D> {
     /// # Errors
     ///
     /// Errors that `fault` returns.
-    pub(super) fn check_kept(
+    pub(super) fn check_named(
         &self,
         id: FrozenId,
         mut fault: impl FnMut(LogicalPage, EngineError) -> Result<(), EngineError>,
     ) -> Result<(), EngineError> {
-        let tables = match self.kept_tables(id) {
+        let tables = match self.named_tables(id) {
             Ok(tables) => tables,
             Err(error) => return fault(CATALOG_ROOT, error),
         };
         for (tree, root) in &tables.roots {
-            if let Err(error) = self.read_kept(id, Table::of(*tree)) {
+            if let Err(error) = self.read_named(id, Table::of(*tree)) {
                 fault(*root, error)?;
             }
         }
         Ok(())
     }
 
-    fn read_kept(&self, id: FrozenId, table: Table) -> Result<(), EngineError> {
+    fn read_named(&self, id: FrozenId, table: Table) -> Result<(), EngineError> {
         let mut rows = LeafRows::default();
         let mut rest = Some(ScanRange { low: Vec::new(), high: None });
         while let Some(range) = rest {
-            rest = self.scan_kept(id, table, &range, Direction::Forward, &mut rows)?;
+            rest = self.scan_named(id, table, &range, Direction::Forward, &mut rows)?;
             while let Some((_, value)) = rows.take() {
                 if let LeafValue::Large(descriptor) = value {
                     self.load_value_of(Some(id), &descriptor?)?;
@@ -310,7 +310,7 @@ impl<D: Nand> Runtime<D> {
         Ok(())
     }
 
-    fn kept_leaf(
+    fn named_leaf(
         &self,
         id: FrozenId,
         table: Table,
@@ -318,12 +318,12 @@ impl<D: Nand> Runtime<D> {
     ) -> Result<Arc<[u8]>, EngineError> {
         let root = match table {
             CATALOG => CATALOG_ROOT,
-            _ => self.kept_tables(id)?.root_of(table, self.engine_shared().table_owner())?,
+            _ => self.named_tables(id)?.root_of(table, self.engine_shared().table_owner())?,
         };
         let mut page = root;
         let mut parent: Option<(Arc<[u8]>, usize)> = None;
         for _ in 0..DEPTH_MAX {
-            let image = self.kept_node(id, table, page, parent.is_none())?;
+            let image = self.named_node(id, table, page, parent.is_none())?;
             let view = NodeView::trusted(&image);
             let place = parent.as_ref().map(|(above, place)| (NodeView::trusted(above), *place));
             check_node(table, page, &view, place.as_ref().map(|(view, place)| (view, *place)))?;
@@ -337,7 +337,7 @@ impl<D: Nand> Runtime<D> {
     }
 
     /// First key behind the leaf of `key`, if the path to the leaf is readable.
-    pub(crate) fn end_of_kept_leaf(
+    pub(crate) fn end_of_named_leaf(
         &self,
         id: FrozenId,
         table: Table,
@@ -346,14 +346,14 @@ impl<D: Nand> Runtime<D> {
         let mut page = match table {
             CATALOG => CATALOG_ROOT,
             _ => self
-                .kept_tables(id)
+                .named_tables(id)
                 .ok()?
                 .root_of(table, self.engine_shared().table_owner())
                 .ok()?,
         };
         let mut end = None;
         for depth in 0..DEPTH_MAX {
-            let Ok(image) = self.kept_node(id, table, page, depth == 0) else { return end };
+            let Ok(image) = self.named_node(id, table, page, depth == 0) else { return end };
             let view = NodeView::trusted(&image);
             end = end_of_child(&view, key);
             match view.child_for(key) {
@@ -364,14 +364,14 @@ impl<D: Nand> Runtime<D> {
         end
     }
 
-    fn kept_node(
+    fn named_node(
         &self,
         id: FrozenId,
         table: Table,
         page: LogicalPage,
         is_root: bool,
     ) -> Result<Arc<[u8]>, EngineError> {
-        if let Some(image) = self.kept.lock().node(id, page) {
+        if let Some(image) = self.named.lock().node(id, page) {
             return Ok(image);
         }
         let mut image = Vec::new();
@@ -387,18 +387,18 @@ impl<D: Nand> Runtime<D> {
         NodeView::parse(&image)
             .map_err(|_| EngineError::Corrupt { page, check: "node does not parse" })?;
         let image: Arc<[u8]> = image.into();
-        self.kept.lock().keep(KeptNode { id, page, image: Arc::clone(&image) });
+        self.named.lock().keep(NamedNode { id, page, image: Arc::clone(&image) });
         Ok(image)
     }
 
     /// Owner of the tables that a named snapshot gives out.
-    pub(crate) fn kept_owner(&self, id: FrozenId) -> Result<TableOwner, EngineError> {
-        Ok(self.kept_tables(id)?.owner)
+    pub(crate) fn named_owner(&self, id: FrozenId) -> Result<TableOwner, EngineError> {
+        Ok(self.named_tables(id)?.owner)
     }
 
     /// The tables in the snapshot's catalog.
-    fn kept_tables(&self, id: FrozenId) -> Result<Arc<KeptTables>, EngineError> {
-        if let Some(tables) = self.kept.lock().tables.get(&id) {
+    fn named_tables(&self, id: FrozenId) -> Result<Arc<NamedTables>, EngineError> {
+        if let Some(tables) = self.named.lock().tables.get(&id) {
             return Ok(Arc::clone(tables));
         }
         let now: HashMap<_, _> = self.catalog()?.into_iter().collect();
@@ -407,7 +407,7 @@ impl<D: Nand> Runtime<D> {
         let mut rows = LeafRows::default();
         let mut rest = Some(ScanRange { low: Vec::new(), high: None });
         while let Some(range) = rest {
-            rest = self.scan_kept(id, CATALOG, &range, Direction::Forward, &mut rows)?;
+            rest = self.scan_named(id, CATALOG, &range, Direction::Forward, &mut rows)?;
             while let Some((key, value)) = rows.take() {
                 let LeafValue::Inline(entry) = value else { continue };
                 let Some((number, root)) = named_root(key, entry) else { continue };
@@ -417,9 +417,9 @@ impl<D: Nand> Runtime<D> {
                 }
             }
         }
-        let found = Arc::new(KeptTables { owner: TableOwner::alone(), roots, shared });
+        let found = Arc::new(NamedTables { owner: TableOwner::alone(), roots, shared });
         // The first caller may have given tables out already: its set is kept.
-        let mut kept = self.kept.lock();
-        Ok(Arc::clone(kept.tables.entry(id).or_insert(found)))
+        let mut named = self.named.lock();
+        Ok(Arc::clone(named.tables.entry(id).or_insert(found)))
     }
 }
