@@ -11,12 +11,15 @@
 //!   no other table is given such a name.
 //! - **N3** A table is opened with every index that it has: no change of a row forgets one.
 
+mod found;
+mod repair;
+
 use std::fmt;
 use std::ops::{Bound, RangeBounds};
 use std::sync::Arc;
 
 use flagstone_engine::blocking::{index_head, require_plain};
-use flagstone_engine::{IndexFault, ScanRange, Table, successor};
+use flagstone_engine::{IndexFault, ScanRange, Table};
 
 use super::DecodeError;
 use super::key::{EncodeKey, Finds, Key};
@@ -25,6 +28,9 @@ use super::table::{Reads, TypedRange, TypedTable, value_of};
 use super::value::Value;
 use crate::database::{Database, Transaction};
 use crate::{Error, ReadError, TableError, WriteError};
+
+pub use found::{Found, FoundRows};
+pub use repair::IndexReport;
 
 /// Whether several rows may have the same index key.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -151,28 +157,6 @@ impl<K, V> fmt::Debug for IndexedTable<K, V> {
             .field("rows", &self.rows)
             .field("indexes", &names.collect::<Vec<_>>())
             .finish()
-    }
-}
-
-/// Result of a check of the indexes of a table.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-#[non_exhaustive]
-pub struct IndexReport {
-    /// Rows of the table.
-    pub rows: u64,
-    /// Entries that the rows should have.
-    pub entries: u64,
-    /// Entries among these that are missing.
-    pub missing: u64,
-    /// Entries that belong to no row.
-    pub extra: u64,
-}
-
-impl IndexReport {
-    /// Whether the entries are exactly the ones of the rows.
-    #[must_use]
-    pub const fn is_sound(&self) -> bool {
-        self.missing == 0 && self.extra == 0
     }
 }
 
@@ -511,115 +495,7 @@ impl<K: Key, V: Value> IndexedTable<K, V> {
         let entries = TypedTable::<(I, K), ()>::over(table);
         Ok(Found { entries: entries.over_range(reads, ScanRange { low, high }) })
     }
-
-    /// Compares every index with the rows.
-    ///
-    /// # Errors
-    ///
-    /// See [`ReadError`]; entries that do not fit are part of the report.
-    pub fn check_indexes(&self, reads: &impl Reads) -> Result<IndexReport, ReadError> {
-        let mut report = IndexReport::default();
-        for row in self.rows.range(reads, ..) {
-            let (key, value) = row?;
-            report.rows += 1;
-            for (kept, entries) in self.indexes.iter().zip(self.entries(&key, &value)) {
-                for (_, entry) in entries {
-                    report.entries += 1;
-                    report.missing += u64::from(!reads.has_row(kept.table, &entry)?);
-                }
-            }
-        }
-        for kept in &*self.indexes {
-            let there = reads.rows_of(kept.table, ScanRange::prefix(&[])).count_rows()?;
-            report.extra += there;
-        }
-        // Entries of different rows differ: they end with the rows' keys.
-        report.extra -= (report.entries - report.missing).min(report.extra);
-        Ok(report)
-    }
-
-    /// Makes every index fit the rows, and reports the entries that did not. Changes only the entries that
-    /// differ.
-    ///
-    /// # Errors
-    ///
-    /// `Index` with `Duplicate` when rows contradict a unique index; see [`WriteError`]. After an error
-    /// the transaction cannot be committed.
-    pub fn repair(&self, transaction: &mut Transaction) -> Result<IndexReport, WriteError> {
-        let report = self.repair_all(transaction);
-        if let Err(error) = &report {
-            transaction.doom(error);
-        }
-        report
-    }
-
-    fn repair_all(&self, transaction: &mut Transaction) -> Result<IndexReport, WriteError> {
-        let mut report = IndexReport::default();
-        for kept in &*self.indexes {
-            report.extra += self.remove_extra(transaction, kept)?;
-        }
-        let mut from = ScanRange::prefix(&[]);
-        loop {
-            let batch = self.rows.over_range(transaction, from.clone()).take(REPAIR_ROWS);
-            let batch = batch.collect::<Result<Vec<(K, V)>, _>>().map_err(WriteError::of)?;
-            let Some((last, _)) = batch.last() else { return Ok(report) };
-            from.low = successor(&last.to_key());
-            for (key, value) in &batch {
-                report.rows += 1;
-                for (kept, entries) in self.indexes.iter().zip(self.entries(key, value)) {
-                    for entry in entries {
-                        report.entries += 1;
-                        let found = transaction.contains_key(kept.table, &entry.1);
-                        if !found.map_err(WriteError::of)? {
-                            self.require_unique(transaction, kept, std::iter::once(&entry))?;
-                            transaction.put(kept.table, &entry.1, &[])?;
-                            report.missing += 1;
-                        }
-                    }
-                }
-            }
-        }
-    }
-
-    /// Deletes the entries of an index that belong to no row.
-    fn remove_extra(
-        &self,
-        transaction: &mut Transaction,
-        kept: &Kept<K, V>,
-    ) -> Result<u64, WriteError> {
-        let mut count = 0;
-        let mut from = ScanRange::prefix(&[]);
-        loop {
-            let batch = transaction.rows(kept.table, from.clone()).take(REPAIR_ROWS);
-            let batch = batch.collect::<Result<Vec<_>, _>>().map_err(WriteError::of)?;
-            let Some((last, _)) = batch.last() else { return Ok(count) };
-            from.low = successor(last);
-            for (entry, _) in batch {
-                if !self.belongs(transaction, kept, &entry)? {
-                    transaction.delete(kept.table, &entry)?;
-                    count += 1;
-                }
-            }
-        }
-    }
-
-    /// Whether some row has this entry.
-    fn belongs(
-        &self,
-        transaction: &Transaction,
-        kept: &Kept<K, V>,
-        entry: &[u8],
-    ) -> Result<bool, WriteError> {
-        let Ok(key) = kept.index.row_key(entry) else { return Ok(false) };
-        let found = self.rows.get(transaction, &key).map_err(WriteError::of)?;
-        let Some(value) = found else { return Ok(false) };
-        let entries = kept.index.entries(&key, &value);
-        Ok(entries.iter().any(|(_, known)| known == entry))
-    }
 }
-
-/// Rows or entries that a repair reads before it changes some.
-const REPAIR_ROWS: usize = 256;
 
 /// A change of a row.
 enum Change {
@@ -634,68 +510,4 @@ fn added<'a>(
     after: &'a [IndexEntry],
 ) -> impl Iterator<Item = &'a IndexEntry> {
     after.iter().filter(|entry| before.binary_search(entry).is_err())
-}
-
-/// Rows found through an index. Ends after an error of the index; an error of a row takes the place of that
-/// row, and the next rows follow.
-pub struct FoundRows<'a, K, V, R: Reads> {
-    keys: Values<'a, K>,
-    rows: TypedTable<K, V>,
-    index: &'static str,
-    reads: &'a R,
-}
-
-impl<K, V, R: Reads> fmt::Debug for FoundRows<'_, K, V, R> {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("FoundRows").field("index", &self.index).finish_non_exhaustive()
-    }
-}
-
-impl<K, V, R: Reads> FoundRows<'_, K, V, R> {
-    /// The same rows in descending order; to be called before the first row is taken.
-    #[must_use]
-    pub fn rev(self) -> Self {
-        Self { keys: self.keys.rev(), ..self }
-    }
-}
-
-impl<K: Key, V: Value, R: Reads> Iterator for FoundRows<'_, K, V, R> {
-    type Item = Result<(K, V), ReadError>;
-
-    fn next(&mut self) -> Option<Self::Item> {
-        let row = |key: K| {
-            let value = self.rows.get(self.reads, &key)?;
-            let value = value.ok_or_else(|| fault(self.index, IndexFault::Stale))?;
-            Ok((key, value))
-        };
-        let key = self.keys.next()?;
-        Some(key.and_then(row))
-    }
-}
-
-/// Entries of a range of an index: index keys, and keys of rows.
-pub struct Found<'a, I, K> {
-    entries: TypedRange<'a, (I, K), ()>,
-}
-
-impl<I, K> fmt::Debug for Found<'_, I, K> {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_tuple("Found").field(&self.entries).finish()
-    }
-}
-
-impl<I, K> Found<'_, I, K> {
-    /// The same entries in descending order; to be called before the first entry is taken.
-    #[must_use]
-    pub fn rev(self) -> Self {
-        Self { entries: self.entries.rev() }
-    }
-}
-
-impl<I: Key, K: Key> Iterator for Found<'_, I, K> {
-    type Item = Result<(I, K), ReadError>;
-
-    fn next(&mut self) -> Option<Self::Item> {
-        self.entries.next().map(|entry| entry.map(|(entry, ())| entry))
-    }
 }
