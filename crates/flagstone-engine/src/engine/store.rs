@@ -1,4 +1,4 @@
-//! Floor 1, the store: what is committed, how it is read, and how much room is left.
+//! Floor 1, the store: committed data, the reads of it, and the room that is left.
 //!
 //! Owns the trees with their deltas, the frames, the log's volatile tail, runs, snapshots and the groups of
 //! pages in flight. Knows neither transactions nor merges: a change arrives here when it is committed
@@ -53,7 +53,7 @@ pub(in crate::engine) mod structure;
 pub(in crate::engine) mod trees;
 pub(in crate::engine) mod value;
 
-/// Floor 1, the store: what is committed, how it is read, and how much room is left.
+/// Floor 1, the store: committed data, the reads of it, and the room that is left.
 #[derive(Debug)]
 pub struct Store {
     /// Owner of the handles that the engine gives out.

@@ -1,4 +1,4 @@
-//! Techniques: what the engine does with deltas, frames and commits, beyond the options of a user.
+//! Techniques: how the engine treats deltas, frames and commits, beyond the options of a user.
 //!
 //! Owns the switches that tell the product from the engines that it is compared with. A user picks
 //! them together, by the name of a preset; the lab sets them one by one. They may change in any
