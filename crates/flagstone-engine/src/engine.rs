@@ -1,7 +1,8 @@
 //! The engine: all state above the space floor, as one value that never does I/O.
 //!
-//! Owns the trees with their deltas, the frames, transactions, locks, the log's volatile tail and the
-//! plans of background work. Never reads or programs a page, never waits, never looks at a clock: an
+//! Five layers, each a type that has the layer below: `Store`, `Transactions`, `Merges`, `Commits`,
+//! `Recovery`. This file owns the order of background work, and the failure of a device; `Engine` has every
+//! method of the layers. Never reads or programs a page, never waits, never looks at a clock: an
 //! operation completes, or returns a [`Stop`] that names the missing condition, and is called again
 //! once [`crate::Runtime`] or the lab's event loop has seen to that condition. That is why threads and
 //! the lab's virtual clients run the very same code, and why no latch is ever held across I/O.
@@ -11,7 +12,8 @@
 //!   an abort forgets them and does nothing else.
 //! - **E2** A logical page is its base with the deltas above the base's LSN applied in LSN order.
 //!   Deltas at or below that LSN are dropped when they meet the base (rule D2).
-//! - **E3** A page image handed out for programming derives from durable commits only (rule D1).
+//! - **E3** A page that counts as soon as it is programmed derives from durable commits only; other pages
+//!   count with the record that names their group (rule D1).
 //! - **E4** Between the moment a job takes a page and the moment the page is installed, the page is
 //!   busy: no other job prepares an image of it.
 //! - **E5** A poisoned engine appends nothing to the log and hands out no job (rule D8).
@@ -31,8 +33,8 @@ use crate::log;
 use crate::log::{Flush, LogWriter};
 use crate::options::Options;
 
-/// A floor has what the floor below has: methods of the store are methods of every floor. None can name
-/// a floor above.
+/// A layer has all that the layer below has: methods of the store are methods of every layer. None can
+/// name a layer above.
 macro_rules! stands_on {
     ($upper:ty, $field:ident: $lower:ty) => {
         impl std::ops::Deref for $upper {

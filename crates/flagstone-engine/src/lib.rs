@@ -1,4 +1,5 @@
-//! The engine of Flagstone: floors 2 to 4, and the runtime that drives them on a device.
+//! The engine of Flagstone, floors 2 to 4: formats of log and nodes, the engine, and the runtime that drives it
+//! on a device.
 //!
 //! **Unstable**: for the lab and for experiments. Everything here may change in any release.
 //! Programs use the crate `flagstone`, which re-exports the lasting part of this one.

@@ -22,7 +22,7 @@ use crate::frontier::Stream;
 use crate::frozen::Frozen;
 use crate::mapping::UNMAPPED;
 use crate::meta::{PageKind, PageMeta};
-use crate::place::Claim;
+use crate::place::Entitlement;
 use crate::record::{OPEN_GROUP_PAGE_SIZE, OpenBlock, Record};
 use crate::space::{Session, Space, Suspect};
 use crate::{Cause, LogicalPage, SpaceBug};
@@ -190,7 +190,7 @@ impl<D: Nand> Space<D> {
             parts: self.options.parts,
             ..PageMeta::own(PageKind::Map, LogicalPage(index), version)
         };
-        let at = self.place(Stream::Meta, Claim::Reserve, meta, payload, Cause::Metadata)?;
+        let at = self.place(Stream::Meta, Entitlement::Reserve, meta, payload, Cause::Metadata)?;
         let old = core::mem::replace(&mut self.meta_units[index as usize], at);
         self.meta_moving.push(index);
         if old != UNMAPPED {

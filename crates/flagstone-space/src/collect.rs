@@ -21,7 +21,7 @@ use crate::frontier::Stream;
 use crate::layout::GC_RESERVE;
 use crate::meta::{Origin, PageKind, PageMeta, Standing};
 use crate::options::GcPolicy;
-use crate::place::Claim;
+use crate::place::Entitlement;
 use crate::space::{Space, info_of};
 use crate::stats::ReadPurpose;
 use crate::{Cause, GroupId, LogicalPage, Lsn, PageInfo, SpaceBug, WriteTag};
@@ -149,7 +149,7 @@ impl<D: Nand> Space<D> {
     }
 
     fn has_room(&self, pages: u32) -> bool {
-        let reserves = self.reserved_blocks(Claim::User);
+        let reserves = self.reserved_blocks(Entitlement::User);
         self.blocks.free_count() >= reserves && self.room() >= pages
     }
 
@@ -163,7 +163,7 @@ impl<D: Nand> Space<D> {
     #[must_use]
     pub fn room(&self) -> u32 {
         let left = |stream| self.frontier(stream).map_or(0, |open| open.left(self.layout()));
-        let free = self.blocks.free_count().saturating_sub(self.reserved_blocks(Claim::User));
+        let free = self.blocks.free_count().saturating_sub(self.reserved_blocks(Entitlement::User));
         free * self.layout().units_per_block + left(Stream::Hot).min(left(Stream::Cold))
     }
 
@@ -295,7 +295,7 @@ impl<D: Nand> Space<D> {
             WriteTag { append_slots: newer.append_slots, ..WriteTag::data(newer.lsn, meta.region) };
         self.check_write(meta.page, image, &tag)?;
         let newer = self.new_version(meta.page, &tag, GroupId::NONE);
-        let to = self.place(Stream::Cold, Claim::Reserve, newer, image, cause)?;
+        let to = self.place(Stream::Cold, Entitlement::Reserve, newer, image, cause)?;
         self.map_to(meta.page, to, newer.version);
         self.flash.tally.gc_merges += 1;
         self.flash.tally.region(meta.region).moves += 1;
@@ -339,7 +339,7 @@ impl<D: Nand> Space<D> {
         if self.flash.bugs.has(SpaceBug::RelocationTakesNewVersion) {
             copy.version = self.next_version();
         }
-        let to = self.place(Stream::Cold, Claim::Reserve, copy, image, cause)?;
+        let to = self.place(Stream::Cold, Entitlement::Reserve, copy, image, cause)?;
         self.flash.tally.region(meta.region).moves += 1;
         self.pins.relocate(at, to);
         self.frozen.relocate(meta.page, at, to);

@@ -202,7 +202,7 @@ impl<D: Nand> Flash<D> {
         self.busy.during(&mut self.device, die, |device| device.read(page, part)).map(drop)
     }
 
-    /// Programs log slots of a page; `meta` goes with the first slot of a block where metadata
+    /// Programs log slots of a page; `meta` goes with the first slot of a page where metadata
     /// stand in the spare area.
     pub(crate) fn program_slots(
         &mut self,

@@ -13,7 +13,7 @@ use flagstone_nand::Nand;
 use crate::error::SpaceError;
 use crate::groups::{GroupPage, GroupSpan, Rank};
 use crate::meta::{PageMeta, Standing};
-use crate::place::Claim;
+use crate::place::Entitlement;
 use crate::space::{Space, info_of};
 use crate::stats::ReadPurpose;
 use crate::{GroupId, LogicalPage, PageInfo, Version, WriteTag};
@@ -87,7 +87,7 @@ impl<D: Nand> Space<D> {
         }
         self.check_write(page, payload, tag)?;
         let meta = PageMeta { standing, ..self.new_version(page, tag, group) };
-        let at = self.place(tag.temperature.into(), Claim::User, meta, payload, tag.cause)?;
+        let at = self.place(tag.temperature.into(), Entitlement::User, meta, payload, tag.cause)?;
         let entry = GroupPage { at, version: meta.version, rank: Rank::Newest };
         if let Some(old) = self.groups.insert(group, page, entry) {
             self.blocks.drop_live(old.at);

@@ -18,7 +18,7 @@ use flagstone_nand::{BlockIndex, Nand, NandError};
 use crate::blocks::Purpose;
 use crate::collect::Owner;
 use crate::error::SpaceError;
-use crate::place::Claim;
+use crate::place::Entitlement;
 use crate::space::Space;
 
 /// Blocks that one write may begin beside the blocks that it fills: one for each of its streams.
@@ -55,13 +55,13 @@ impl<D: Nand> Space<D> {
     }
 
     fn reserve_needed(&self) -> u32 {
-        self.reserved_blocks(Claim::Surplus) + 1
+        self.reserved_blocks(Entitlement::Surplus) + 1
     }
 
     /// Prepares blocks for `pages` that users may write beside the reserves, as far as the host has room (H1).
     pub(crate) fn prepare_for(&mut self, pages: u32) -> Result<(), SpaceError> {
         let filled = pages.div_ceil(self.layout().units_per_block.max(1));
-        self.prepare(self.reserved_blocks(Claim::User) + filled + BEGUN_MAX)
+        self.prepare(self.reserved_blocks(Entitlement::User) + filled + BEGUN_MAX)
     }
 
     /// Prepares free blocks until there are `count`, or no others, or the host refuses (H3).

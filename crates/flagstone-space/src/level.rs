@@ -14,7 +14,7 @@ use flagstone_nand::{BlockIndex, Nand};
 use crate::Cause;
 use crate::collect::Owner;
 use crate::error::SpaceError;
-use crate::place::Claim;
+use crate::place::Entitlement;
 use crate::space::Space;
 
 /// Blocks full of units that may be earned ahead of their use.
@@ -71,7 +71,7 @@ impl<D: Nand> Space<D> {
         let credit = self.level_credit.get_or_insert(LevelCredit::new(every, units, begun));
         // Looking at all blocks once an erase is enough.
         let is_news = credit.earn(total);
-        let may_move = self.blocks.free_count() > self.reserved_blocks(Claim::User);
+        let may_move = self.blocks.free_count() > self.reserved_blocks(Entitlement::User);
         // Blocks in turn are not worn while a block that was emptied lately is among them.
         let is_worn = self.blocks.erases_next() > Some(self.blocks.worn_limit());
         if !is_news || !may_move || !is_worn {

@@ -22,7 +22,7 @@ use crate::error::SpaceError;
 use crate::flash::{ReadFault, SlotProgram};
 use crate::layout::LOG_HEAD_COPIES;
 use crate::meta::{PageKind, PageMeta, Placement};
-use crate::place::Claim;
+use crate::place::Entitlement;
 use crate::space::Space;
 use crate::{Cause, LogAddress, LogicalPage, SpaceBug, Version};
 
@@ -278,8 +278,8 @@ impl<D: Nand> Space<D> {
             // Restarts leave half-used blocks behind: beyond its reserve the log may use blocks that a
             // collection and a checkpoint do not need, so that a restart never finds it full.
             let within = self.log.block_count() < self.layout().log_blocks;
-            let claim = if within { Claim::Reserve } else { Claim::Surplus };
-            match self.take_block(claim, Purpose::Log, BlockState::Log) {
+            let entitlement = if within { Entitlement::Reserve } else { Entitlement::Surplus };
+            match self.take_block(entitlement, Purpose::Log, BlockState::Log) {
                 Err(SpaceError::NoRoom) if self.grow_by_step()? => {}
                 Err(SpaceError::NoRoom) => return Err(SpaceError::LogFull),
                 block => break block?,

@@ -25,7 +25,7 @@ const ATTEMPTS_MAX: u32 = 8;
 
 /// Who asks for a block: decides which reserves it may use (W4).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Claim {
+pub(crate) enum Entitlement {
     /// A write of the caller.
     User,
     /// The log, beyond its budget.
@@ -41,14 +41,14 @@ impl<D: Nand> Space<D> {
     pub(crate) fn place(
         &mut self,
         stream: Stream,
-        claim: Claim,
+        entitlement: Entitlement,
         meta: PageMeta,
         payload: &[u8],
         cause: Cause,
     ) -> Result<u32, SpaceError> {
-        let (mut claim, mut lacks_room) = (claim, false);
+        let (mut entitlement, mut lacks_room) = (entitlement, false);
         for _ in 0..ATTEMPTS_MAX {
-            let (at, sequence) = self.next_slot(stream, claim)?;
+            let (at, sequence) = self.next_slot(stream, entitlement)?;
             let meta = PageMeta { sequence, ..meta };
             match self.flash.program_unit(at, &meta, payload, cause) {
                 Ok(()) => {
@@ -63,14 +63,18 @@ impl<D: Nand> Space<D> {
                 Err(error) => return Err(self.fail(error)),
             }
             // The room that was ensured did not count on a failure.
-            if claim == Claim::User {
-                claim = Claim::Reserve;
+            if entitlement == Entitlement::User {
+                entitlement = Entitlement::Reserve;
             }
         }
         Err(if lacks_room { SpaceError::NoRoom } else { SpaceError::WornOut })
     }
 
-    fn next_slot(&mut self, stream: Stream, claim: Claim) -> Result<(u32, u32), SpaceError> {
+    fn next_slot(
+        &mut self,
+        stream: Stream,
+        entitlement: Entitlement,
+    ) -> Result<(u32, u32), SpaceError> {
         let index = stream as usize;
         if self.frontiers[index].is_none() {
             let purpose = match stream {
@@ -78,7 +82,7 @@ impl<D: Nand> Space<D> {
                 Stream::Cold => Purpose::Cold,
                 Stream::Meta => Purpose::Meta,
             };
-            let block = self.take_block(claim, purpose, BlockState::Open)?;
+            let block = self.take_block(entitlement, purpose, BlockState::Open)?;
             let sequence = self.blocks.get(block).sequence;
             let units = alloc::vec::Vec::with_capacity(self.layout().units_per_block as usize);
             self.frontiers[index] = Some(Frontier { block, sequence, units });
@@ -172,7 +176,7 @@ impl<D: Nand> Space<D> {
     /// Takes and erases a free block (W1, W2, W4).
     pub(crate) fn take_block(
         &mut self,
-        claim: Claim,
+        entitlement: Entitlement,
         purpose: Purpose,
         state: BlockState,
     ) -> Result<BlockIndex, SpaceError> {
@@ -180,8 +184,8 @@ impl<D: Nand> Space<D> {
             self.settle_pairs()?;
         }
         self.tell_dead();
-        let mut claim = claim;
-        while self.blocks.free_count() > self.reserved_blocks(claim) {
+        let mut entitlement = entitlement;
+        while self.blocks.free_count() > self.reserved_blocks(entitlement) {
             let safe_until = self.flash.safe_until();
             let Some(block) = self.blocks.choose_free(purpose, safe_until) else { break };
             if self.flash.bugs.has(SpaceBug::FreeBlockNotErased)
@@ -209,7 +213,7 @@ impl<D: Nand> Space<D> {
                 Err(NandError::EraseFailed { .. }) => {
                     self.mark_bad(block)?;
                     // The room that was ensured did not count on it.
-                    claim = Claim::Reserve;
+                    entitlement = Entitlement::Reserve;
                 }
                 // Others may have room; prepared ones do (H3).
                 Err(NandError::NoSpace) => self.blocks.withhold(block),
@@ -219,21 +223,21 @@ impl<D: Nand> Space<D> {
         Err(if self.lost_blocks() > 0 { SpaceError::WornOut } else { SpaceError::NoRoom })
     }
 
-    /// Free blocks that `claim` has to leave alone (W4).
-    pub(crate) fn reserved_blocks(&self, claim: Claim) -> u32 {
+    /// Free blocks that `entitlement` has to leave alone (W4).
+    pub(crate) fn reserved_blocks(&self, entitlement: Entitlement) -> u32 {
         if self.flash.bugs.has(SpaceBug::ReserveGiven) {
             return 0;
         }
         let reserve = self.layout().meta_reserve + GC_RESERVE;
-        match claim {
-            Claim::User => {
+        match entitlement {
+            Entitlement::User => {
                 // A log that has used up its budget still finds a block to go on in: a restart
                 // begins one.
                 let left = self.layout().log_blocks.saturating_sub(self.log.block_count());
                 reserve + left.max(1)
             }
-            Claim::Surplus => reserve,
-            Claim::Reserve => 0,
+            Entitlement::Surplus => reserve,
+            Entitlement::Reserve => 0,
         }
     }
 

@@ -18,7 +18,7 @@ use flagstone_nand::{BlockIndex, Nand, NandError};
 use crate::blocks::{BlockState, Purpose};
 use crate::error::SpaceError;
 use crate::meta::{PageKind, PageMeta};
-use crate::place::Claim;
+use crate::place::Entitlement;
 use crate::record::{HEAD_SIZE, OPEN_GROUP_PAGE_SIZE, Record};
 use crate::space::{Session, Space};
 use crate::{Cause, LogicalPage, SpaceBug, Version};
@@ -260,7 +260,7 @@ impl<D: Nand> Space<D> {
 
     /// Puts a block that has room in the place of the current one, which holds nothing that counts.
     fn exchange_ring_block(&mut self, half: usize) -> Result<(), SpaceError> {
-        let fresh = self.take_block(Claim::Reserve, Purpose::Ring, BlockState::Ring);
+        let fresh = self.take_block(Entitlement::Reserve, Purpose::Ring, BlockState::Ring);
         let fresh = fresh.map_err(|error| match error {
             SpaceError::NoRoom => SpaceError::Full,
             error => error,
@@ -274,7 +274,7 @@ impl<D: Nand> Space<D> {
 
     /// Puts a fresh block in the place of the current one, which failed.
     fn replace_ring_block(&mut self, half: usize) -> Result<(), SpaceError> {
-        let fresh = self.take_block(Claim::Reserve, Purpose::Ring, BlockState::Ring);
+        let fresh = self.take_block(Entitlement::Reserve, Purpose::Ring, BlockState::Ring);
         // Without a fresh block nothing more is written: the newest record is in the other one (A2).
         let fresh = fresh.inspect_err(|_| self.poisoned = true)?;
         let ring = &mut self.ring.halves[half];

@@ -29,7 +29,7 @@ use crate::meta::{Origin, PageKind, PageMeta, Standing};
 use crate::numbers::Numbers;
 use crate::options::SpaceOptions;
 use crate::pins::Pins;
-use crate::place::Claim;
+use crate::place::Entitlement;
 use crate::record::Record;
 use crate::ring::Ring;
 use crate::stats::ReadPurpose;
@@ -268,7 +268,7 @@ impl<D: Nand> Space<D> {
         self.ready()?;
         self.check_write(page, payload, tag)?;
         let meta = self.new_version(page, tag, GroupId::NONE);
-        let at = self.place(tag.temperature.into(), Claim::User, meta, payload, tag.cause)?;
+        let at = self.place(tag.temperature.into(), Entitlement::User, meta, payload, tag.cause)?;
         self.map_to(page, at, meta.version);
         self.flash.tally.region(tag.region).writes += 1;
         Ok(self.info_of_placed(&meta, at))

@@ -1,7 +1,7 @@
-//! Floor 4, the commits: admission, and the three ways to flash.
+//! Layer 4 of the engine, the commits: admission, and the ways of a commit to flash.
 //!
 //! A commit goes by the log, with its leaves (`claim`), or as a run (`run_commit`). Admission makes sure of
-//! room first, in memory, in the log and on the device. Never chooses the leaf that a merge takes: floor 3
+//! room first, in memory, in the log and on the device. Never chooses the leaf that a merge takes: layer 3
 //! does.
 
 use flagstone_space::Lsn;
@@ -18,17 +18,17 @@ use crate::lock::Xid;
 use crate::options::Durability;
 
 pub(in crate::engine) mod admission;
+pub(in crate::engine) mod checkpoint_size;
 pub(in crate::engine) mod claim;
+pub(in crate::engine) mod commit_record;
 pub(in crate::engine) mod costs;
 pub(in crate::engine) mod dropped;
 pub(in crate::engine) mod job;
-pub(in crate::engine) mod journal;
-pub(in crate::engine) mod record;
 pub(in crate::engine) mod run_commit;
 pub(in crate::engine) mod spill;
 pub(in crate::engine) mod value;
 
-/// Floor 4, the commits: admission, and the three ways to flash: by the log, by leaves, by a run.
+/// Layer 4 of the engine, the commits: admission, and the three ways to flash: by the log, by leaves, by a run.
 #[derive(Debug)]
 pub struct Commits {
     merges: Merges,
@@ -45,7 +45,7 @@ impl Commits {
 
     /// Commits: gives the changes their place in the log, makes them visible and lets locks go.
     ///
-    /// Durable when `Engine::durable` reaches the ticket's LSN (rule D8).
+    /// Durable when `Store::durable` reaches the ticket's LSN (rule D8).
     ///
     /// # Errors
     ///
@@ -57,7 +57,7 @@ impl Commits {
         let (has_read, claimed) = (transaction.has_read, transaction.claimed);
         if let Some(ticket) = claimed {
             self.transactions.remove(&xid);
-            self.ticket(ticket.lsn, durability);
+            self.request_flush(ticket.lsn, durability);
             return Ok(ticket);
         }
         if is_empty && !self.is_claiming(xid) {
@@ -65,7 +65,7 @@ impl Commits {
             let waits = has_read && !self.is_poisoned() && !self.bugs.has(SeededBug::ReaderNotHeld);
             let lsn = if waits { self.frontier.committed } else { Lsn::ZERO };
             self.end(xid);
-            return Ok(self.ticket(lsn, durability));
+            return Ok(self.request_flush(lsn, durability));
         }
         self.demand_no_garbage(xid)?;
         self.try_page_commit(xid)?;
@@ -88,8 +88,8 @@ impl Commits {
             // Commits without a waiting caller take memory until they are written.
             self.want_flush();
         }
-        self.release(xid);
-        Ok(self.ticket(lsn, durability))
+        self.release_locks(xid);
+        Ok(self.request_flush(lsn, durability))
     }
 
     /// Aborts: the changes are forgotten, nothing is written.
@@ -99,7 +99,7 @@ impl Commits {
         }
     }
 
-    pub(in crate::engine) fn ticket(&mut self, lsn: Lsn, durability: Durability) -> Ticket {
+    pub(in crate::engine) fn request_flush(&mut self, lsn: Lsn, durability: Durability) -> Ticket {
         match durability {
             Durability::Deferred => {}
             Durability::Group => {
@@ -115,8 +115,8 @@ impl Commits {
             self.await_group(lsn, group);
             self.runs.commit(lsn, &transaction.runs, &transaction.rolled_back);
             self.refresh_boundaries();
-            self.counts.run_commits += u64::from(transaction.is_bulk);
-            if !transaction.runs.is_empty() && !transaction.is_bulk {
+            self.counts.run_commits += u64::from(transaction.commits_by_run);
+            if !transaction.runs.is_empty() && !transaction.commits_by_run {
                 // Its runs are many for memory, not for the leaves.
                 self.ask_for_runs();
             }

@@ -144,7 +144,7 @@ pub const UNDERFULL_PERCENT: usize = 25;
 /// Merged neighbours fill at most this share of the page, in percent: room to grow again.
 const MERGED_PERCENT: usize = 80;
 
-/// Floor 3, the merges: which leaf's deltas meet their base next, and how the result becomes current.
+/// Layer 3 of the engine, the merges: which leaf's deltas meet their base next, and how the result becomes current.
 #[derive(Debug)]
 pub struct Merges {
     txns: Transactions,

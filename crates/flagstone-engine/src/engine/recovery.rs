@@ -1,4 +1,7 @@
-//! Floor 5, recovery: checkpoints, and the restart that begins with the last one.
+//! Layer 5 of the engine, recovery: checkpoints, and the restart that begins with the last one.
+//!
+//! Owns the numbers that only a restart needs. Never chooses between checkpoints and other work: `engine.rs`
+//! does.
 
 use flagstone_space::{GroupId, GroupSpan, LogicalPage};
 
@@ -9,7 +12,7 @@ pub(in crate::engine) mod checkpoint;
 pub(in crate::engine) mod master;
 pub(in crate::engine) mod restart;
 
-/// Floor 5, recovery: checkpoints, and the restart that begins with the last one.
+/// Layer 5 of the engine, recovery: checkpoints, and the restart that begins with the last one.
 #[derive(Debug)]
 pub struct Recovery {
     commits: Commits,

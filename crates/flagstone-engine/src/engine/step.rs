@@ -1,4 +1,5 @@
-//! Results of an operation that may have to stop: for a page, for a condition, for an error.
+//! Results of an operation that may have to stop: for a page, for a condition, for an error. All layers of the
+//! engine share them.
 
 use flagstone_space::{GroupId, LogicalPage, Lsn, PageInfo, PinId};
 
@@ -12,7 +13,7 @@ pub type Step<T> = Result<T, Stop>;
 /// Why an operation could not complete now.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Stop {
-    /// A page must be read first: read it, hand it to `Engine::fill`, call again.
+    /// A page must be read first: read it, hand it to `Transactions::fill`, call again.
     Miss(Fetch),
     /// A condition must hold first: see to that, call again.
     Wait(Wait),
@@ -29,7 +30,7 @@ impl<E: Into<EngineError>> From<E> for Stop {
 /// Condition that an operation waits for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Wait {
-    /// A lock; the transaction is named by `Engine::take_woken` when it may try again.
+    /// A lock; the transaction is named by `Transactions::take_woken` when it may try again.
     Lock,
     /// Memory: background work frees it.
     Memory,
@@ -51,8 +52,8 @@ pub enum Wait {
     Reserve,
     /// The log to become durable up to a commit.
     Durable(Lsn),
-    /// A transaction that is being committed with its leaves: background work gets there.
-    Claim,
+    /// Pages of a commit on their way to flash, of its leaves or of a run: background work gets there.
+    CommitPages,
     /// Changes on their way to the pages of a named snapshot.
     CommitBarrier,
 }

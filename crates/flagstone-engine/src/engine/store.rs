@@ -1,8 +1,7 @@
-//! Floor 1, the store: committed data, the reads of it, and the room that is left.
+//! Layer 1 of the engine, the store: committed data, the reads of it, and the room that is left.
 //!
 //! Owns the trees with their deltas, the frames, the log's volatile tail, runs, snapshots and the groups of
-//! pages in flight. Knows neither transactions nor merges: a change arrives here when it is committed
-//! (E1).
+//! pages in flight. Never sees a change before its commit (E1), and never decides which leaf is merged.
 
 use flagstone_space::{GroupId, LogicalPage, Lsn};
 use hashbrown::HashSet;
@@ -33,7 +32,7 @@ pub(in crate::engine) mod dropped;
 pub(in crate::engine) mod frontier;
 pub(in crate::engine) mod groups;
 pub(in crate::engine) mod guest;
-pub(in crate::engine) mod journal;
+pub(in crate::engine) mod log_records;
 pub(in crate::engine) mod memory;
 pub(in crate::engine) mod memory_tuner;
 pub(in crate::engine) mod obstacles;
@@ -53,7 +52,7 @@ pub(in crate::engine) mod structure;
 pub(in crate::engine) mod trees;
 pub(in crate::engine) mod value;
 
-/// Floor 1, the store: committed data, the reads of it, and the room that is left.
+/// Layer 1 of the engine, the store: committed data, the reads of it, and the room that is left.
 #[derive(Debug)]
 pub struct Store {
     /// Owner of the handles that the engine gives out.

@@ -1,7 +1,7 @@
-//! Floor 2, the transactions: their private changes, their locks, and the one that is being committed with
+//! Layer 2 of the engine, the transactions: their private changes, their locks, and the one that is being committed with
 //! its leaves.
 //!
-//! A transaction changes nothing of the store: its commit does (floor 4).
+//! A transaction changes nothing of the store: its commit does (layer 4).
 
 use hashbrown::HashMap;
 
@@ -18,7 +18,7 @@ pub(in crate::engine) mod tables;
 pub(in crate::engine) mod transaction;
 pub(in crate::engine) mod value;
 
-/// Floor 2, the transactions: their private changes, their locks, and the one that is being committed
+/// Layer 2 of the engine, the transactions: their private changes, their locks, and the one that is being committed
 /// with its leaves.
 #[derive(Debug)]
 pub struct Transactions {

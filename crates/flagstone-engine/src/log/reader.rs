@@ -5,7 +5,7 @@
 //! | fragment | fate | function |
 //! | --- | --- | --- |
 //! | continues the chain, same or later epoch | accepted | `accept` |
-//! | later epoch, continues inside the last flush | accepted; replaced fragments go | `roll_back` |
+//! | later epoch, continues inside the last flush | accepted; replaced fragments go | `judge`, `take_in` |
 //! | proves that a complete fragment is missing | the log ends with a fault (I5) | `proves_hole`, `leaves_gap` |
 //! | anything else: dead, a copy, left over from an older use of the block | skipped | `judge` |
 //!

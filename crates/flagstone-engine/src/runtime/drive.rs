@@ -121,7 +121,7 @@ impl<D: Nand> Runtime<D> {
     /// Does the work that an operation waits for; false when there was nothing to do.
     fn serve_wait(&self, wait: Wait) -> Result<bool, EngineError> {
         let mut engine = self.engine();
-        if wait != Wait::Claim {
+        if wait != Wait::CommitPages {
             // Waiting for a device that has failed is pointless.
             engine.sound()?;
         }
@@ -130,7 +130,7 @@ impl<D: Nand> Runtime<D> {
             Wait::Memory => engine.want_flush(),
             Wait::Durable(_) => engine.want_flush(),
             // Only the work of the claim: the writer would pay for other work before it is due.
-            Wait::Claim => {
+            Wait::CommitPages => {
                 drop(engine);
                 return Ok(self.flush_now()? || self.work_now()? || self.await_flush());
             }

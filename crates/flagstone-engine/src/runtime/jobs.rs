@@ -231,6 +231,8 @@ impl<D: Nand> Runtime<D> {
         }
     }
 
+    /// Makes the pages of a claim durable. Where no sync is needed they are: `work_end` waited for the end of
+    /// each program.
     fn seal_claim(&self) -> Result<(), SpaceError> {
         let skips_sync = self.engine().bugs.has(SeededBug::RecordBeforePages);
         match (self.needs_sync || self.has_pairs) && !skips_sync {

@@ -30,7 +30,7 @@ pub(super) enum Access {
 pub struct RecoveryReport {
     /// Physical pages read, log pages included.
     pub pages_read: u64,
-    /// Physical pages programmed: copies of the log's tail, never data (rule D11).
+    /// Physical pages programmed: copies of the log's tail; data only where memory or room was short (rule D11).
     pub pages_written: u64,
     /// Log pages read.
     pub log_pages_read: u64,

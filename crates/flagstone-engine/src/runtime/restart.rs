@@ -35,7 +35,7 @@ const LOG_SHORT: Corruption =
 /// each time a round drops less than that share.
 const MEET_SHARE: usize = 4;
 
-/// One restart: see the module `engine::recovery::restart` for its steps.
+/// One restart: [`Restart::run`] is the list of its steps.
 pub(super) struct Restart<'a, D: Nand> {
     pub(super) runtime: &'a Runtime<D>,
     pub(super) access: Access,

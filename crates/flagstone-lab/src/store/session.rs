@@ -62,7 +62,7 @@ impl<D: Nand> Driven for Runtime<Timed<D>> {
     fn want(&self, wait: Wait) {
         match wait {
             Wait::Log => self.engine().want_log_room(),
-            Wait::Claim => {}
+            Wait::CommitPages => {}
             Wait::Memory => self.engine().want_flush(),
             _ => self.engine().want_flush(),
         }

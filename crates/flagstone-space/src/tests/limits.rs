@@ -16,7 +16,7 @@ use crate::frontier::Stream;
 use crate::groups::{GroupPage, Rank};
 #[cfg(feature = "seeded-bugs")]
 use crate::meta::Placement;
-use crate::place::Claim;
+use crate::place::Entitlement;
 use crate::{
     BlockState, LogicalPage, Lsn, NoOwner, Space, SpaceError, SpaceOptions, Version, WriteTag,
 };
@@ -131,7 +131,7 @@ fn a_log_that_used_its_budget_finds_a_block_to_go_on_in() {
     for round in 0..40 * pages {
         write(&mut space, draw.below(pages.into()) as u32, round).unwrap();
         space.ensure_room(1, &mut NoOwner).unwrap();
-        assert!(space.blocks.free_count() > space.reserved_blocks(Claim::Surplus), "{round}");
+        assert!(space.blocks.free_count() > space.reserved_blocks(Entitlement::Surplus), "{round}");
     }
     space.log_append(&page).unwrap();
 }

@@ -152,7 +152,7 @@ impl Stage {
                     let fetched = runtime.read(fetch).unwrap();
                     runtime.engine().fill(fetched).unwrap();
                 }
-                Err(Stop::Wait(Wait::Claim)) => self.work(),
+                Err(Stop::Wait(Wait::CommitPages)) => self.work(),
                 Err(Stop::Wait(wait)) if wait != Wait::Lock => self.database.flush().unwrap(),
                 other => return other,
             }

@@ -1,8 +1,8 @@
 //! Claims: large transactions that commit with the leaves they changed, not with a log of the changes.
 //!
 //! A commit that would fill log pages writes the new images of the leaves that it changed much, under a
-//! group of its own, once. Changes that are not worth a page, or whose leaf needs more than one page,
-//! are logged.
+//! group of its own, once. Changes that are not worth a page are logged, and so are changes whose leaf needs
+//! more than one page, unless the transaction changed nothing else (Q5).
 //!
 //! ```text
 //!              commits it      leaf after leaf:              last page
@@ -19,7 +19,8 @@
 //! | `Settling` → `Writing` | `claim_step` | every commit that its keys had before it is durable (D1, D5) |
 //! | `Writing` → `Sealing` | `claim_leaf`, `seal_claim` | the leaves are busy: no other job makes an image |
 //! | `Sealing` → `Recorded` | `claim_sealed` | the group is durable; the record is the commit point (D5) |
-//! | `Sealing` → `Flagging` | `seal_claim` | the group has all changes; the flag is the commit point (D5) |
+//! | `Writing` → `Flagging` | `seal_claim` | the group has all changes; the flag is the commit point (D5) |
+//! | `Writing` → `Sealing` → `Recorded` | `claim_leaf`, `claim_reshaped` | one leaf became several (Q5): its install record commits |
 //! | → installed | `install_claim` | committed for good: mapping, deltas and locks follow in one step |
 //!
 //! Invariants:
@@ -64,11 +65,11 @@ mod worth;
 const SPAN_NAME_SIZE_MAX: usize = 20;
 
 impl Commits {
-    /// Passes when `xid` commits by the log.
+    /// Passes when `xid` does not commit with its leaves.
     ///
     /// # Errors
     ///
-    /// `Wait::Claim` while `xid`, or another transaction, is committed with its leaves; the stops of
+    /// `Wait::CommitPages` while `xid`, or another transaction, is committed with its leaves; the stops of
     /// admission; `OutcomeUnknown` when the device failed at the wrong moment.
     pub(super) fn try_page_commit(&mut self, xid: Xid) -> Step<()> {
         let may_be_committed =
@@ -79,13 +80,13 @@ impl Commits {
         }
         self.require_sound()?;
         if self.is_claiming(xid) {
-            return Err(Stop::Wait(Wait::Claim));
+            return Err(Stop::Wait(Wait::CommitPages));
         }
         if !self.is_worth_a_claim(xid) {
             return Ok(());
         }
         if self.claim.is_some() {
-            return Err(Stop::Wait(Wait::Claim));
+            return Err(Stop::Wait(Wait::CommitPages));
         }
         let Some(next) = self.first_worth(xid)? else {
             self.transaction(xid)?.is_refused = true;
@@ -93,7 +94,7 @@ impl Commits {
         };
         self.admit_commit(xid)?;
         self.begin_claim(xid, next);
-        Err(Stop::Wait(Wait::Claim))
+        Err(Stop::Wait(Wait::CommitPages))
     }
 
     /// Gives up the commit of `xid`, which met an error. False when its owner has to ask again: its
@@ -422,7 +423,7 @@ impl Commits {
     }
 
     /// The claim is committed and the mapping has moved to its pages: the engine follows. `pins` are
-    /// the pins of the pages of `Engine::claim_pins`.
+    /// the pins of the pages of `Commits::claim_pins`.
     pub(crate) fn install_claim(&mut self, pins: &[Option<PinId>]) {
         let Some(claim) = self.claim.take() else {
             debug_assert!(false, "a claim that is installed is there");
@@ -459,7 +460,7 @@ impl Commits {
         }
         self.counts.commits += 1;
         self.counts.claimed_pages += page_count as u64;
-        self.release(claim.xid);
+        self.release_locks(claim.xid);
     }
 
     /// Installs one leaf; snapshots below `until` need the old one.

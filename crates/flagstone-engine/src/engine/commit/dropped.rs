@@ -35,7 +35,7 @@ use crate::engine::commit::job::{Job, Next};
 use crate::engine::step::Step;
 use crate::engine::store::catalog::{CATALOG, Table, Tree, tombstone};
 use crate::engine::store::dropped::{Dropped, Phase, Visit, Visited};
-use crate::engine::store::journal::InstallParts;
+use crate::engine::store::log_records::InstallParts;
 use crate::engine::store::private_key::private_key;
 use crate::engine::txn::Transactions;
 use crate::engine::txn::dropped::Freed;

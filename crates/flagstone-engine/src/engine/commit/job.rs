@@ -24,10 +24,10 @@ pub(crate) struct CheckpointJob {
 pub(crate) enum ClaimJob {
     /// Program one page of the group.
     Write(GroupId, PageWrite),
-    /// Make the group's pages durable, then `Engine::claim_sealed`.
+    /// Make the group's pages durable, then `Commits::claim_sealed`.
     Seal,
-    /// Make the group's pages durable, program the group's flag and read it back; then the claim is
-    /// installed.
+    /// Program the group's flag and read it back; then the claim is installed. The pages are durable
+    /// already: each was waited for.
     Flag(GroupId),
     /// Write the leaves that one leaf became, and the inner nodes that lead to them.
     Reshape(Box<WriteJob>),
@@ -36,11 +36,11 @@ pub(crate) enum ClaimJob {
 /// One piece of background work that does I/O.
 #[derive(Debug)]
 pub(crate) enum Job {
-    /// Program pages, then `Engine::written`.
+    /// Program pages, then `Merges::written`.
     Write(Box<WriteJob>),
-    /// Make the pages of groups durable, up to this group's, then `Engine::synced`.
+    /// Make the pages of groups durable, up to this group's, then `Merges::synced`.
     Sync(GroupId),
-    /// Move the mapping to a group's pages, then `Engine::install`, both at once.
+    /// Move the mapping to a group's pages, then `Merges::install`, both at once.
     Install(Box<InstallJob>),
     /// Program a transaction's changes.
     Spill(SpillJob),
@@ -48,9 +48,9 @@ pub(crate) enum Job {
     Claim(ClaimJob),
     /// Free or switch pages after a commit; the flag says whether the commit is of this session.
     Release(Release, bool),
-    /// Read a node of a table that was dropped, then `Engine::visited`.
+    /// Read a node of a table that was dropped, then `Commits::visited`.
     Visit(Table, LogicalPage),
-    /// Free pages of a table that was dropped, then `Engine::freed`.
+    /// Free pages of a table that was dropped, then `Commits::freed`.
     Free(Freed),
     /// Let go of pages that only ended snapshots needed.
     Unpin(Vec<PinId>),

@@ -48,11 +48,11 @@ impl Commits {
     ///
     /// # Errors
     ///
-    /// `Wait::Claim` while they leave memory.
+    /// `Wait::CommitPages` while they leave memory.
     pub(super) fn try_run_commit(&mut self, xid: Xid) -> Step<()> {
         let is_leaving = self.run_commit.leaving.contains(&xid);
         if !is_leaving && !self.is_worth_a_run(xid) {
-            self.transaction(xid)?.stays = true;
+            self.transaction(xid)?.commits_by_log = true;
             return Ok(());
         }
         if self.transaction(xid)?.writes.is_empty() {
@@ -65,23 +65,23 @@ impl Commits {
                 Err(stop @ (Stop::Miss(_) | Stop::Wait(_))) => return Err(stop),
                 // The log takes the changes if a page that cannot be read leaves the question open.
                 Ok(false) | Err(Stop::Error(_)) => {
-                    self.transaction(xid)?.stays = true;
+                    self.transaction(xid)?.commits_by_log = true;
                     return Ok(());
                 }
             }
             if self.commit_barriers > 0 {
                 return Err(Stop::Wait(Wait::CommitBarrier));
             }
-            self.transaction(xid)?.is_bulk = true;
+            self.transaction(xid)?.commits_by_run = true;
             self.run_commit.leaving.push(xid);
         }
-        Err(Stop::Wait(Wait::Claim))
+        Err(Stop::Wait(Wait::CommitPages))
     }
 
     fn is_worth_a_run(&mut self, xid: Xid) -> bool {
         let Some(own) = self.transactions.get(&xid) else { return false };
         let is_large =
-            own.size >= PAGES_MIN * self.payload_size && own.runs.is_empty() && !own.stays;
+            own.size >= PAGES_MIN * self.payload_size && own.runs.is_empty() && !own.commits_by_log;
         if !is_large
             || self.options.techniques.commit != CommitBy::Auto
             || self.room.view.log_page_size == 0

@@ -1,4 +1,6 @@
-//! Changes of a transaction leave memory before its commit: they are built into the pages of a run.
+//! Changes of a transaction leave memory before its commit: they are built into the pages of a run. A
+//! transaction's own reads of them are layer 2's (`engine/txn/spill.rs`), the format of a run is layer 1's
+//! (`engine/store/run.rs`).
 
 use flagstone_space::Lsn;
 
@@ -44,7 +46,7 @@ impl Commits {
         own.spill_next.clone_from(&from);
         let Some(built) = built else { return Ok(None) };
         let count = built.pages.len();
-        let part_pages = match own.is_bulk {
+        let part_pages = match own.commits_by_run {
             true => run_commit::PART_PAGES,
             false => (count / PARTS_MIN).clamp(1, PART_PAGES_MAX),
         };
@@ -66,7 +68,7 @@ impl Commits {
                 self.hurry_names(wait);
                 return Ok(None);
             }
-            Err(Stop::Error(why)) if !self.transaction(xid)?.is_bulk => {
+            Err(Stop::Error(why)) if !self.transaction(xid)?.commits_by_run => {
                 self.obstacles.stop_spilling(why);
                 return Ok(None);
             }

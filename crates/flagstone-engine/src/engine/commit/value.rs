@@ -1,4 +1,5 @@
-//! Pages of large values before the commit, and the pages that a transaction gives back.
+//! Pages of large values before the commit, and the pages that a transaction gives back. The format of
+//! values is layer 1's (`engine/store/value.rs`).
 
 use flagstone_space::LogicalPage;
 
@@ -53,7 +54,7 @@ impl Commits {
         Ok(())
     }
 
-    /// The pages of the value that `Engine::next_garbage` named are no longer in the group of `xid`.
+    /// The pages of the value that `Transactions::next_garbage` named are no longer in the group of `xid`.
     /// Their numbers stay with the transaction until a checkpoint no longer lists them: before that, a
     /// mount finds their old content in the group, and would take it for later pages that the group
     /// wrote and lost. False when the pages are no longer the transaction's.

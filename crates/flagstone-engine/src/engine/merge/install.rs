@@ -7,7 +7,7 @@ use crate::delta::KeyRange;
 use crate::engine::merge::Merges;
 use crate::engine::store::catalog::Table;
 use crate::engine::store::groups::{Grouped, InstallJob, Outcome, PageWrite, Reshape, WriteJob};
-use crate::engine::store::journal::InstallParts;
+use crate::engine::store::log_records::InstallParts;
 use crate::engine::store::pool::Class;
 use crate::node::NodeView;
 

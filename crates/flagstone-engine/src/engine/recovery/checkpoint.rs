@@ -12,7 +12,7 @@
 //! | Idle → Merging | `begin_cycle` | cutoff = durable LSN; versions at or below it stay apart |
 //! | Merging → Copying | `merge_step` | deltas ≤ cutoff are left only where a merge had to wait |
 //! | Copying → Settling | `copy_step` | every live delta ≤ cutoff is in a copy record behind `begin` |
-//! | Settling → Saving | `checkpoint_job` | no node on flash needs a record before `begin` |
+//! | Settling → Saving | `settle_cycle` | no node on flash needs a record before `begin` |
 //! | Saving → Idle | `checkpoint_done` | restart reads from `begin` (rule D4) |
 //!
 //! Invariants:
@@ -37,7 +37,7 @@ use crate::engine::store::groups::WriteJob;
 use crate::engine::store::run::committed::CommittedRun;
 use crate::engine::store::run::record::MasterRun;
 use crate::engine::store::value::Release;
-use crate::engine::store::{Store, journal};
+use crate::engine::store::{Store, log_records};
 use crate::log::LogPosition;
 use crate::options::Compaction;
 
@@ -184,7 +184,7 @@ impl Recovery {
             }
             let before = log.pending_bytes();
             let (copied, last) =
-                journal::append_copies(log, cycle.number, tree, below, after, room);
+                log_records::append_copies(log, cycle.number, tree, below, after, room);
             self.counts.copied_deltas += copied as u64;
             if self.frontier.log.marker().is_some() {
                 self.refresh_boundaries();

@@ -127,7 +127,7 @@ mod tests {
     use flagstone_space::LogicalPage;
 
     use super::*;
-    use crate::engine::commit::record::RELEASE_SIZE;
+    use crate::engine::commit::checkpoint_size::RELEASE_SIZE;
     use crate::engine::store::room::MASTER_HEAD_SIZE;
     use crate::engine::store::run::committed::{CommittedRun, Runs};
     use crate::engine::store::run::{Run, RunPart};

@@ -1,5 +1,5 @@
-//! The checkpoint under way, as far as all floors look at it: its phase, its cutoff, and who waits for it.
-//! The steps are floor 5's (`recovery/checkpoint.rs`).
+//! The checkpoint under way, as far as all layers look at it: phase, cutoff, and callers that wait.
+//! The steps are layer 5's (`recovery/checkpoint.rs`).
 
 use flagstone_space::Lsn;
 

@@ -1,4 +1,4 @@
-//! A dropped table in memory: how far its release has come. The steps are floor 4's (`commit/dropped.rs`).
+//! A dropped table in memory: how far its release has come. The steps are layer 4's (`commit/dropped.rs`).
 
 use flagstone_space::{LogicalPage, Lsn};
 

@@ -1,4 +1,5 @@
-//! Frontiers of the log: what is appended, being flushed, durable; and the LSNs at which versions stay apart.
+//! Frontiers of the log: the newest LSN appended, in a flush, and durable; boundaries, at which versions of a
+//! key stay apart.
 
 use flagstone_space::{GroupId, Lsn};
 

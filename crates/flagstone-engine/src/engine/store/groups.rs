@@ -4,7 +4,7 @@
 //!  write job ──▶ Grouped ──▶ synced ──▶ InstallJob (its record is in the log) ──▶ current
 //! ```
 //!
-//! Owns the jobs that write pages and their effect on the trees. The steps are floor 3's
+//! Owns the jobs that write pages and their effect on the trees. The steps are layer 3's
 //! (`merge/install.rs`).
 
 use std::collections::VecDeque;

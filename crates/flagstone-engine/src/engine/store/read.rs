@@ -105,7 +105,7 @@ fn with_versions(
     upto: Lsn,
 ) -> Option<Value> {
     for (_, op) in versions.filter(|(lsn, _)| *lsn > base && *lsn <= upto) {
-        // A patch never meets an out-of-line value: `Engine::patch` leaves such a value to its owner,
+        // A patch never meets an out-of-line value: `Transactions::patch` leaves such a value to its owner,
         // which rewrites it whole.
         let _ = apply(op, &mut value);
     }

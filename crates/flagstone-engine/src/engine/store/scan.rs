@@ -114,7 +114,7 @@ pub(in crate::engine) struct Part {
 }
 
 impl Store {
-    /// As `Engine::scan` over committed rows, without a transaction.
+    /// As `Transactions::scan` over committed rows, without a transaction.
     pub(crate) fn scan_committed(
         &mut self,
         table: Table,
@@ -128,7 +128,7 @@ impl Store {
         Ok(deliver(rows, part.range, range, direction, usize::MAX, out))
     }
 
-    /// As `Engine::scan`, as snapshot `snapshot` sees the rows; locks nothing.
+    /// As `Transactions::scan`, as snapshot `snapshot` sees the rows; locks nothing.
     ///
     /// # Errors
     ///

@@ -5,7 +5,7 @@
 //! frames has to learn of each use it gives nothing; the caller then asks the engine in the ordinary
 //! way.
 //!
-//! - **V1** A shared read gives the result that `Engine::get_snapshot` or `Engine::scan_snapshot`
+//! - **V1** A shared read gives the result that `Store::get_snapshot` or `Store::scan_snapshot`
 //!   would give at the same moment.
 //! - **V2** A frame that a shared read used is as recently used as any: it is marked, and moves when the
 //!   pool looks for one to evict.
@@ -197,7 +197,7 @@ impl Store {
         }
     }
 
-    /// The frame of the leaf of `key`, which is marked (V2); else as `Engine::read_shared`.
+    /// The frame of the leaf of `key`, which is marked (V2); else as `Store::read_shared`.
     fn leaf_shared(&self, table: Table, key: &[u8]) -> Result<FrameIndex, Option<Fetch>> {
         let sought = self.leaf_sought(table, Seek::At(key), |_| {});
         let index = sought.map_err(|missing| {

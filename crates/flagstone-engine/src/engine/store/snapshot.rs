@@ -457,7 +457,7 @@ impl Store {
         self.bound_retained(table, before);
     }
 
-    /// As `Engine::retain_leaf`, but readers of the new leaf need the deltas as well.
+    /// As `Store::retain_leaf`, but readers of the new leaf need the deltas as well.
     pub(crate) fn retain_copy(
         &mut self,
         table: Table,

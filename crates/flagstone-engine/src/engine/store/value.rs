@@ -1,6 +1,6 @@
 //! Values with pages of their own, and everything that becomes free after a commit is durable.
 //!
-//! A value above `Engine::inline_value_size_max` is cut into chunks, one a logical page, written
+//! A value above `Store::inline_value_size_max` is cut into chunks, one a logical page, written
 //! under its transaction's group before the commit. The leaf holds a descriptor. Descriptors carry
 //! the group, so that a trim replayed after a crash never hits a page that has a new owner
 //! (rule D12).

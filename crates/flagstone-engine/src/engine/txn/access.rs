@@ -56,7 +56,7 @@ impl Transactions {
     ///
     /// # Errors
     ///
-    /// As `Engine::get`.
+    /// As `Transactions::get`.
     pub fn get_part(
         &mut self,
         xid: Xid,
@@ -92,7 +92,7 @@ impl Transactions {
     /// # Errors
     ///
     /// Stops for locks and memory; `KeyTooLong`, `ValueTooLong` (values above
-    /// `Engine::inline_value_size_max` are stored first, then put by descriptor).
+    /// `Store::inline_value_size_max` are stored first, then put by descriptor).
     pub fn put(&mut self, xid: Xid, table: Table, key: &[u8], value: &[u8]) -> Step<()> {
         let table = self.own(table)?;
         let size_max = self.inline_value_size_max(key.len());

@@ -1,5 +1,5 @@
 //! The transaction that is being committed with its leaves, as far as other transactions and merges look at
-//! it. The steps are floor 4's (`commit/claim.rs`).
+//! it. The steps are layer 4's (`commit/claim.rs`).
 
 use flagstone_space::{GroupId, GroupSpan, LogicalPage, Lsn};
 
@@ -17,7 +17,7 @@ pub(in crate::engine) enum Phase {
     Settling(Lsn),
     /// Looks at leaf after leaf.
     Writing,
-    /// Its last page is being made durable; its record follows.
+    /// Its last page is being written, or made durable; its record follows.
     Sealing,
     /// Its record has this LSN.
     Recorded(Lsn),

@@ -1,4 +1,4 @@
-//! Tables that were dropped and still have pages. The steps are floor 4's (`commit/dropped.rs`).
+//! Tables that were dropped and still have pages. The steps are layer 4's (`commit/dropped.rs`).
 
 use std::collections::VecDeque;
 

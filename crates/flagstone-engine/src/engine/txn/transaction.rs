@@ -1,4 +1,5 @@
-//! Transactions: private changes, locks, commit, abort, savepoints.
+//! Transactions: private changes, locks, savepoints, and the end without a commit. The commit is layer 4's
+//! (`engine/commit.rs`).
 //!
 //! ```text
 //!            begin            commit record has its LSN        record durable
@@ -52,7 +53,7 @@ pub(crate) struct Spread {
 /// A commit that has its place among all commits.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Ticket {
-    /// The commit, and everything it read, is durable when `Engine::durable` reaches this.
+    /// The commit, and everything it read, is durable when `Store::durable` reaches this.
     pub lsn: Lsn,
     /// Place in the order of commits. No other transaction that changed something has it. A
     /// transaction that changed nothing has the place of the newest commit in the log, or none
@@ -116,9 +117,9 @@ pub(crate) struct Transaction {
     pub(in crate::engine) is_refused: bool,
     pub(in crate::engine) spread: Spread,
     /// It commits by a run that may wait.
-    pub(in crate::engine) is_bulk: bool,
+    pub(in crate::engine) commits_by_run: bool,
     /// It commits by the log, even if there is room for a run.
-    pub(in crate::engine) stays: bool,
+    pub(in crate::engine) commits_by_log: bool,
     /// It is committed with its leaves, and durable: the LSN of its ticket.
     pub(in crate::engine) claimed: Option<Ticket>,
     /// Tables that it drops.
@@ -281,7 +282,7 @@ impl Transactions {
         let Transaction { pages, given_back, given_saved, created, .. } = transaction;
         self.take_back(pages.into_iter().chain(given_back).chain(given_saved));
         created.into_iter().for_each(|table| self.forget_created(table));
-        self.release(xid);
+        self.release_locks(xid);
     }
 
     /// Page numbers that their owner needs no more.
@@ -295,7 +296,7 @@ impl Transactions {
         }
     }
 
-    pub(in crate::engine) fn release(&mut self, xid: Xid) {
+    pub(in crate::engine) fn release_locks(&mut self, xid: Xid) {
         self.obstacles.allow_spilling();
         let woken = self.locks.release_all(xid);
         self.woken.extend(woken);

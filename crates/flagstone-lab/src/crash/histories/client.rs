@@ -334,7 +334,7 @@ impl Client {
     ) -> Result<Turn, Halt> {
         let Handle::Transaction(xid) = self.handle else { return Ok(Turn::Over(None)) };
         let step = engine.commit(xid, durability);
-        if matches!(step, Err(Stop::Wait(Wait::Claim))) {
+        if matches!(step, Err(Stop::Wait(Wait::CommitPages))) {
             history.committing(self.node);
         }
         let ticket = step?;

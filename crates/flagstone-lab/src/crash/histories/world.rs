@@ -246,7 +246,7 @@ impl<'c> World<'c> {
                 runtime.engine().want_log_room();
                 Waiting::Room
             }
-            Stop::Wait(Wait::Claim) => Waiting::Room,
+            Stop::Wait(Wait::CommitPages) => Waiting::Room,
             Stop::Wait(_) => {
                 runtime.engine().want_flush();
                 Waiting::Room

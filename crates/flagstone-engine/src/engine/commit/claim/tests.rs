@@ -460,7 +460,7 @@ fn who_gives_up_a_claim_is_told_whether_it_may_be_committed() {
             let fetched = runtime.read(fetch).unwrap();
             runtime.engine().fill(fetched).unwrap();
         }
-        assert!(matches!(commit(), Err(Stop::Wait(Wait::Claim))));
+        assert!(matches!(commit(), Err(Stop::Wait(Wait::CommitPages))));
         let mut is_whole = false;
         for _ in 0..steps {
             match runtime.work_begin() {

@@ -135,7 +135,7 @@ impl Store {
         self.load_runs_until(table, range, Lsn(u64::MAX))
     }
 
-    /// As `Engine::load_runs`, for commits up to `upto` alone: all changes that a base complete to
+    /// As `Store::load_runs`, for commits up to `upto` alone: all changes that a base complete to
     /// `upto` needs (R1). Restart merges while it knows of later commits, whose changes could go
     /// nowhere yet.
     pub(crate) fn load_runs_until(
@@ -151,7 +151,7 @@ impl Store {
         self.load_parts(KeyRange { low: &low, high: Some(&high) }, upto)
     }
 
-    /// As `Engine::load_runs_until` in key order, until the loaded changes and the changes already
+    /// As `Store::load_runs_until` in key order, until the loaded changes and the changes already
     /// there reach their memory limit. Returns the key at which the first part begins that is not
     /// loaded, if there is one.
     pub(crate) fn load_some_runs(
@@ -181,7 +181,7 @@ impl Store {
         Ok(None)
     }
 
-    /// As `Engine::load_some_runs`, from the end of the range. Returns the key at which the last part
+    /// As `Store::load_some_runs`, from the end of the range. Returns the key at which the last part
     /// ends that is not loaded, if there is one.
     pub(crate) fn load_last_runs(
         &mut self,

@@ -1,4 +1,4 @@
-//! The record of a checkpoint: how large it may become, and when it is due.
+//! The size that the record of a checkpoint may come to, and whether a checkpoint is due.
 
 use flagstone_space::OPEN_GROUP_PAGE_SIZE;
 

@@ -1,4 +1,4 @@
-//! Records that the store itself puts into the log: installs, frees, markers and copies.
+//! Records in the log that no commit makes: the begin of an epoch, installs, frees, markers and copies.
 
 use std::ops::Bound;
 

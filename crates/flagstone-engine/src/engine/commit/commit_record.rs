@@ -1,4 +1,5 @@
-//! The record of a commit in the log.
+//! The record of a commit in the log: group, runs, values that it drops, and its changes. Pages that the record
+//! names are durable before it is appended (rule D1); the record alone decides (rule D5).
 
 use flagstone_space::{GroupId, Lsn};
 
@@ -11,7 +12,8 @@ use crate::engine::txn::transaction::Transaction;
 use crate::log::{Blob, ItemBuf, Record};
 
 impl Commits {
-    /// Appends a transaction's commit record: the point at which it is committed (rule D5).
+    /// Appends a transaction's commit record: its place among all commits. It is committed when the record is
+    /// durable (rule D5).
     pub(crate) fn append_commit(&mut self, transaction: &Transaction) -> Lsn {
         let before = self.frontier.log.pending_bytes();
         let [mut runs, mut dropped] = [const { ItemBuf::EMPTY }; 2];
