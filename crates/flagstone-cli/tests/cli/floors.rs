@@ -1,4 +1,5 @@
-//! The floors of ARCHITECTURE.md: which crate names which, and how long a file may be.
+//! The floors of ARCHITECTURE.md: which crate names which, how long a file may be, and whether documents name files that
+//! are there.
 
 use std::collections::BTreeMap;
 use std::fs;
@@ -169,4 +170,40 @@ fn has_word(code: &str, word: &str) -> bool {
     code.match_indices(word).any(|(at, _)| {
         !code[..at].ends_with(is_part) && !code[at + word.len()..].starts_with(is_part)
     })
+}
+
+/// Goal: a reader of the documents finds the file that they name. Method: each word with a slash that ends as a file
+/// does, from the root, from the document, and from each crate.
+#[test]
+fn documents_name_files_that_are_there() {
+    let root = Path::new(env!("CARGO_MANIFEST_DIR")).join("../..");
+    let mut documents = vec![root.join("README.md"), root.join("ARCHITECTURE.md")];
+    for directory in ["docs", "tests/failures"] {
+        let entries = fs::read_dir(root.join(directory)).expect("readable");
+        documents.extend(entries.map(|entry| entry.expect("readable").path()));
+    }
+    let mut places = vec![root.clone(), root.join("compare"), root.join("fuzz")];
+    for entry in fs::read_dir(root.join("crates")).expect("readable") {
+        let path = entry.expect("readable").path();
+        places.extend([path.join("src"), path]);
+    }
+    let is_part = |letter: char| letter.is_ascii_alphanumeric() || "_./-".contains(letter);
+    let (mut named, mut missing) = (0, Vec::new());
+    for document in documents {
+        let text = fs::read_to_string(&document).expect("text");
+        for word in text.split(|letter| !is_part(letter)) {
+            let is_file = [".rs", ".md", ".toml"].iter().any(|end| word.ends_with(end));
+            if !is_file || !word.contains('/') || word.starts_with("//") {
+                continue;
+            }
+            named += 1;
+            let beside = document.parent().expect("a directory");
+            let mut all = places.iter().map(|path| path.as_path()).chain([beside]);
+            if !all.any(|place| place.join(word).exists()) {
+                missing.push(format!("{}: {word}", document.display()));
+            }
+        }
+    }
+    assert!(named > 100, "only {named} names of files were found");
+    assert!(missing.is_empty(), "{missing:#?}");
 }
