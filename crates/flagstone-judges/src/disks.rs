@@ -31,6 +31,7 @@ use self::bench::{Effort, Share, Sum};
 use self::logged::Device;
 use self::record::Record;
 use self::workload::Ledger;
+use crate::patience::Patience;
 
 mod bench;
 mod check;
@@ -385,10 +386,14 @@ fn listen(
         println!("  replay: judges disks replay {} {state}", kept.display());
         Ok(())
     };
+    let mut patience = Patience::with(child.id(), HANGS_AFTER.as_secs());
     loop {
         match lines.recv_timeout(HANGS_AFTER) {
             Ok(line) => match line.split_once(' ') {
-                Some(("at", state)) => state.clone_into(&mut at),
+                Some(("at", state)) => {
+                    state.clone_into(&mut at);
+                    patience = Patience::with(child.id(), HANGS_AFTER.as_secs());
+                }
                 Some(("broken", rest)) => {
                     let mut words = rest.splitn(3, ' ');
                     let (place, cut) = (words.next(), words.next());
@@ -398,6 +403,7 @@ fn listen(
                 Some(("sum", numbers)) => sum = Some(Sum::parse(numbers)?),
                 _ => bail!("a judging process says `{line}`"),
             },
+            Err(RecvTimeoutError::Timeout) if !patience.is_over() => {}
             Err(RecvTimeoutError::Timeout) => {
                 report(&at, "does not come to an end")?;
                 child.kill()?;

@@ -6,6 +6,7 @@ mod calls;
 mod disks;
 mod histories;
 mod kills;
+mod patience;
 
 #[derive(Parser)]
 #[command(name = "judges", version, about = "Judges of Flagstone's promises, from outside")]

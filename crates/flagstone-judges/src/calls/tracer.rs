@@ -22,6 +22,7 @@ use nix::unistd::Pid;
 
 use super::fault::{Call, Fault};
 use crate::kills::said::Said;
+use crate::patience::Patience;
 
 /// The call that fails, and its failure.
 #[derive(Clone, Copy, Debug)]
@@ -42,8 +43,11 @@ pub(crate) struct Traced {
     pub(crate) said: Vec<Said>,
 }
 
-/// How long a process may take.
-const TIME_MAX: Duration = Duration::from_secs(60);
+/// Processor time that a process may take, in seconds.
+const TIME_MAX: u64 = 60;
+
+/// A stretch of time after which a process that has not ended is looked at.
+const LOOK_AFTER: Duration = Duration::from_secs(20);
 
 /// A process that is followed.
 struct Tracer<'a> {
@@ -117,13 +121,17 @@ fn reap(child: &mut Child, end: &anyhow::Result<Result<(), String>>) {
     }
 }
 
-/// Kills a process that takes too long, unless the returned sender is dropped before.
+/// Kills a process that hangs, unless the returned sender is dropped before.
 fn watch(pid: Pid) -> Sender<()> {
     let (sender, receiver) = channel::<()>();
     std::thread::spawn(move || {
         use std::sync::mpsc::RecvTimeoutError::Timeout;
-        if receiver.recv_timeout(TIME_MAX) == Err(Timeout) {
-            let _ = kill(pid, Signal::SIGKILL);
+        let mut patience = Patience::with(pid.as_raw().unsigned_abs(), TIME_MAX);
+        while receiver.recv_timeout(LOOK_AFTER) == Err(Timeout) {
+            if patience.is_over() {
+                let _ = kill(pid, Signal::SIGKILL);
+                break;
+            }
         }
     });
     sender

@@ -15,6 +15,7 @@ use super::plan::{Device, Plan, Session};
 use super::said::{Chore, LIVE, Said};
 use super::script::{Contents, Model};
 use super::worker::{Task, beside};
+use crate::patience::Patience;
 
 /// Counts of lives.
 #[derive(Clone, Copy, Debug, Default)]
@@ -100,18 +101,21 @@ enum Next {
 impl Process {
     /// The next event, until `due`.
     fn next(&self, due: Option<Instant>) -> anyhow::Result<Next> {
-        let now = Instant::now();
-        let left = due.map(|due| due.saturating_duration_since(now));
-        if left == Some(Duration::ZERO) {
-            return Ok(Next::Due);
-        }
-        match self.said.recv_timeout(left.map_or(SILENCE_MAX, |left| left.min(SILENCE_MAX))) {
-            Ok(said) => said.map(Next::Said),
-            Err(RecvTimeoutError::Disconnected) => Ok(Next::Gone),
-            Err(RecvTimeoutError::Timeout) if left.is_some_and(|left| left < SILENCE_MAX) => {
-                Ok(Next::Due)
+        let mut patience = Patience::with(self.child.id(), SILENCE_MAX.as_secs());
+        loop {
+            let left = due.map(|due| due.saturating_duration_since(Instant::now()));
+            if left == Some(Duration::ZERO) {
+                return Ok(Next::Due);
             }
-            Err(RecvTimeoutError::Timeout) => bail!("the process hangs"),
+            let silence = left.map_or(SILENCE_MAX, |left| left.min(SILENCE_MAX));
+            match self.said.recv_timeout(silence) {
+                Ok(said) => return said.map(Next::Said),
+                Err(RecvTimeoutError::Disconnected) => return Ok(Next::Gone),
+                Err(RecvTimeoutError::Timeout) if silence == SILENCE_MAX && patience.is_over() => {
+                    bail!("the process hangs")
+                }
+                Err(RecvTimeoutError::Timeout) => {}
+            }
         }
     }
 
