@@ -38,8 +38,13 @@ fn a_failed_sync_leaves_nothing_in_the_page_cache() {
         rustix::io::preadv2(&file, &mut slices, 0, ReadWriteFlags::NOWAIT)
     };
     let before = at_once();
-    forget_written(&file);
-    match (before, at_once()) {
+    // The kernel passes over a page that something else of it holds just then, as its accounts of used memory do.
+    let forgotten = || {
+        forget_written(&file);
+        at_once()
+    };
+    let after = (0..1_000).map(|_| forgotten()).find(Result::is_err).unwrap_or_else(forgotten);
+    match (before, after) {
         (Ok(4096), Err(Errno::AGAIN)) | (Err(Errno::OPNOTSUPP), _) => {}
         (_, after) => {
             let disk = rustix::fs::fstatfs(&file).unwrap().f_type;
