@@ -151,6 +151,7 @@ pub struct Engine {
 stands_on!(Engine, recovery: Recovery);
 
 impl Engine {
+    /// The sync that makes all written groups durable, if there are any.
     fn sync_job(&self) -> Option<Job> {
         self.groups.written.back().map(|last| Job::Sync(last.group))
     }
@@ -236,16 +237,9 @@ impl Engine {
     fn next_step(&mut self) -> Step<Next> {
         let mut is_merging = false;
         for task in ORDER {
-            let next = match task {
-                Task::Merge => {
-                    self.note_batch();
-                    is_merging = self.is_due(task) && !self.goes_before_merges();
-                    if is_merging { self.merge()? } else { Next::Idle }
-                }
-                _ => self.step(task)?,
-            };
-            if !matches!(next, Next::Idle) {
-                return Ok(next);
+            match self.step(task, &mut is_merging)? {
+                Next::Idle => {}
+                next => return Ok(next),
             }
         }
         // The next search for a leaf goes on where this one ended.
@@ -253,12 +247,16 @@ impl Engine {
         Ok(if goes_on { Next::Stepped } else { Next::Idle })
     }
 
-    /// A piece of work of one kind, if there is any.
-    fn step(&mut self, task: Task) -> Step<Next> {
+    /// A piece of work of one kind, if there is any; notes whether leaves may be merged.
+    fn step(&mut self, task: Task, is_merging: &mut bool) -> Step<Next> {
         let job = match task {
             Task::Claim => return self.claim_step(),
             Task::RunCommit => return self.run_commit_step(),
-            Task::Merge => return self.merge(),
+            Task::Merge => {
+                self.note_batch();
+                *is_merging = self.is_due(task) && !self.goes_before_merges();
+                return if *is_merging { self.merge() } else { Ok(Next::Idle) };
+            }
             Task::Checkpoint => return self.checkpoint_step(),
             Task::Drop => return self.drop_step(),
             Task::LoadRuns if self.must_load_runs() => {

@@ -1,11 +1,21 @@
-//! Whether a silent process hangs, or only has no processor: by the processor time that it was given.
+//! Whether a silent process hangs, or only has no processor: by the states of its threads, and by the processor
+//! time that it was given.
 //!
-//! Never looks at a clock: each call means that another stretch of silence has passed.
+//! Each question means that another stretch of silence has passed.
 
 use std::fs;
+use std::thread::sleep;
+use std::time::Duration;
 
 /// Stretches of silence that any process may take.
 const SILENCES_MAX: u32 = 20;
+
+/// Looks at the threads of a process, one behind the other: a thread that waits with a limit is awake for a moment now
+/// and then.
+const LOOKS: u32 = 10;
+
+/// Time between two looks.
+const LOOK_EVERY: Duration = Duration::from_millis(23);
 
 /// Ticks of processor time a second, as Linux counts them for `/proc`.
 const TICKS: u64 = 100;
@@ -16,29 +26,29 @@ pub(crate) struct Patience {
     pid: u32,
     /// Processor time after which it runs in circles, in ticks.
     spent_max: u64,
-    /// Processor time at the beginning, and when it was seen last.
-    spent: Option<(u64, u64)>,
+    /// Processor time at the beginning.
+    begun: Option<u64>,
     silences: u32,
 }
 
 impl Patience {
     /// Patience with a process that may use so many seconds of processor time without a word.
     pub(crate) fn with(pid: u32, seconds: u64) -> Self {
-        let spent = ticks(pid).map(|spent| (spent, spent));
-        Self { pid, spent_max: seconds * TICKS, spent, silences: 0 }
+        Self { pid, spent_max: seconds * TICKS, begun: ticks(pid), silences: 0 }
     }
 
-    /// Whether the process hangs, now that it has been silent once more: it waits without having done
-    /// anything since, or it has used all its time. A process that wants to go on and was not let is
-    /// slow.
+    /// Whether the process hangs, now that it has been silent once more: all its threads wait, or it has
+    /// used all its time. A process that could go on and was not let is slow.
     pub(crate) fn is_over(&mut self) -> bool {
         self.silences += 1;
-        let (Some(spent), Some((begun, before))) = (ticks(self.pid), self.spent) else {
-            return true;
+        let (Some(spent), Some(begun)) = (ticks(self.pid), self.begun) else { return true };
+        let is_waiting = || {
+            (0..LOOKS).all(|_| {
+                sleep(LOOK_EVERY);
+                !wants_to_go_on(self.pid)
+            })
         };
-        self.spent = Some((begun, spent));
-        let is_waiting = spent == before && !wants_to_go_on(self.pid);
-        is_waiting || spent - begun >= self.spent_max || self.silences >= SILENCES_MAX
+        spent - begun >= self.spent_max || self.silences >= SILENCES_MAX || is_waiting()
     }
 }
 
@@ -67,8 +77,6 @@ fn fields_of(stat: &str) -> Option<impl Iterator<Item = &str>> {
 #[cfg(all(test, target_os = "linux"))]
 mod tests {
     use std::process::{Child, Command};
-    use std::thread::sleep;
-    use std::time::Duration;
 
     use super::*;
 
@@ -92,6 +100,13 @@ mod tests {
         asleep.kill().expect("it is there");
         asleep.wait().expect("it ends");
         assert!(Patience::with(asleep.id(), 60).is_over(), "it is gone");
+
+        let mut ticking = run("while :; do sleep 0.5; done").expect("a shell");
+        let mut patience = Patience::with(ticking.id(), 60);
+        let mut looks = (1..SILENCES_MAX).map(|_| patience.is_over());
+        assert!(looks.any(|over| over), "it waits, and is awake for moments");
+        ticking.kill().expect("it is there");
+        ticking.wait().expect("it ends");
 
         let mut busy = run("while :; do :; done").expect("a shell");
         let mut patience = Patience::with(busy.id(), 0);

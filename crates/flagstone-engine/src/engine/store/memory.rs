@@ -1,4 +1,4 @@
-//! Memory: the limits that follow from the budget, and what frames and changes take of it.
+//! Memory: the limits that follow from the budget, and the shares that frames and changes take.
 
 use flagstone_space::PageInfo;
 

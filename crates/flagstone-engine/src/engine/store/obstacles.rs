@@ -1,4 +1,4 @@
-//! Obstacles: what keeps leaves from being merged, and transactions from leaving memory.
+//! Obstacles to merges, and to transactions that have to leave memory.
 //!
 //! Owns the leaves that found no pages for a split, the pages that cannot be read, and the reason why
 //! no transaction spills. Never clears a reason by itself: the step that makes room, or that reads the
@@ -11,7 +11,7 @@ use hashbrown::HashSet;
 
 use crate::error::EngineError;
 
-/// What keeps leaves from being merged, and transactions from leaving memory.
+/// Obstacles to merges, and to transactions that have to leave memory.
 #[derive(Debug, Default)]
 pub(crate) struct Obstacles {
     /// Leaves that must split and found no pages for the split.

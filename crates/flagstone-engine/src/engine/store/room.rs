@@ -1,4 +1,4 @@
-//! Room: what is left of the device, of the log and of a checkpoint's record.
+//! Room: the pages left on the device and in the log, and the bytes left in a checkpoint's record.
 
 use flagstone_space::{GroupId, LogicalPage, Lsn, OPEN_GROUP_PAGE_SIZE};
 

@@ -446,15 +446,7 @@ impl Store {
         base_lsn: Lsn,
         until: Lsn,
     ) {
-        if self.lets_go_of(pin, until) {
-            return;
-        }
-        let Some(tree) = self.trees.get_mut(table.id as usize) else { return };
-        let before = tree.size();
-        let deltas = tree.deltas.extract_range(range, until);
-        let (low, high) = (range.low.to_vec(), range.high.map(<[u8]>::to_vec));
-        tree.retained.leaves.push(RetainedLeaf { low, high, pin, base_lsn, until, deltas });
-        self.bound_retained(table, before);
+        self.retain(table, range, (pin, base_lsn), until, DeltaMap::extract_range);
     }
 
     /// As `Store::retain_leaf`, but readers of the new leaf need the deltas as well.
@@ -466,12 +458,25 @@ impl Store {
         base_lsn: Lsn,
         until: Lsn,
     ) {
+        let copy =
+            |deltas: &mut DeltaMap, range: KeyRange<'_>, upto| deltas.copy_range(range, upto);
+        self.retain(table, range, (pin, base_lsn), until, copy);
+    }
+
+    fn retain(
+        &mut self,
+        table: Table,
+        range: KeyRange<'_>,
+        (pin, base_lsn): (Option<(PinId, LogicalPage)>, Lsn),
+        until: Lsn,
+        take: impl FnOnce(&mut DeltaMap, KeyRange<'_>, Lsn) -> DeltaMap,
+    ) {
         if self.lets_go_of(pin, until) {
             return;
         }
         let Some(tree) = self.trees.get_mut(table.id as usize) else { return };
         let before = tree.size();
-        let deltas = tree.deltas.copy_range(range, until);
+        let deltas = take(&mut tree.deltas, range, until);
         let (low, high) = (range.low.to_vec(), range.high.map(<[u8]>::to_vec));
         tree.retained.leaves.push(RetainedLeaf { low, high, pin, base_lsn, until, deltas });
         self.bound_retained(table, before);
