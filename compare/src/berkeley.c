@@ -11,6 +11,7 @@
 #define LOG_SIZE_MAX (10u << 20)
 #define LOCKS_MAX 20000u
 #define CHECK_EVERY 64u
+#define CHECK_BYTES (1u << 20)
 
 struct store {
     DB_ENV *env;
@@ -18,6 +19,7 @@ struct store {
     unsigned count;
     u_int32_t checkpoint_kib;
     unsigned commits;
+    size_t changed;
 };
 
 static int code(int error) {
@@ -38,7 +40,8 @@ static DBT bytes(const void *data, size_t size) {
 }
 
 static void *store_open(const char *path, unsigned tables, int is_new, size_t memory,
-                        size_t held_back) {
+                        size_t held_back, int has_large_values) {
+    (void)has_large_values;
     /* Locks lie beside the cache: a table of 20,000 of them would be larger than a small one. */
     u_int32_t locks = memory >> 11 < LOCKS_MAX ? (u_int32_t)(memory >> 11) : LOCKS_MAX;
     struct store *store = calloc(1, sizeof *store);
@@ -88,7 +91,14 @@ static int get(void *handle, void *transaction, unsigned table, int for_update, 
     value.flags = DB_DBT_USERMEM;
     DB *db = store->tables[table];
     int error = db->get(db, transaction, &wanted, &value, for_update ? DB_RMW : 0);
+    void *large = error == DB_BUFFER_SMALL ? malloc(value.size) : NULL;
+    if (large) {
+        value.data = large;
+        value.ulen = value.size;
+        error = db->get(db, transaction, &wanted, &value, for_update ? DB_RMW : 0);
+    }
     if (!error) found(context, key, key_size, value.data, value.size);
+    free(large);
     return code(error);
 }
 
@@ -97,6 +107,7 @@ static int put(void *handle, void *transaction, unsigned table, const void *key,
     struct store *store = handle;
     DBT wanted = bytes(key, key_size), content = bytes(value, value_size);
     DB *db = store->tables[table];
+    __atomic_add_fetch(&store->changed, value_size, __ATOMIC_RELAXED);
     return code(db->put(db, transaction, &wanted, &content, 0));
 }
 
@@ -107,6 +118,17 @@ static int del(void *handle, void *transaction, unsigned table, const void *key,
     return code(db->del(db, transaction, &wanted, 0));
 }
 
+/* Gives the value more room when it is too small; the cursor has not moved then. */
+static int row(DBC *cursor, DBT *key, DBT *value, u_int32_t which) {
+    int error = cursor->get(cursor, key, value, which);
+    if (error != DB_BUFFER_SMALL) return error;
+    void *larger = realloc(value->data, value->size);
+    if (!larger) return error;
+    value->data = larger;
+    value->ulen = value->size;
+    return cursor->get(cursor, key, value, which);
+}
+
 static int scan(void *handle, void *transaction, unsigned table, const void *key, size_t key_size,
                 peer_row each, void *context) {
     struct store *store = handle;
@@ -115,24 +137,33 @@ static int scan(void *handle, void *transaction, unsigned table, const void *key
     int error = db->cursor(db, transaction, &cursor, 0);
     if (error) return code(error);
     /* Large enough for the longest key, and both are copied here: no allocation a row. */
-    char key_room[1024], value_room[4096];
+    char key_room[1024];
     memcpy(key_room, key, key_size);
-    DBT wanted = bytes(key_room, key_size), value = bytes(value_room, 0);
+    DBT wanted = bytes(key_room, key_size), value = bytes(malloc(4096), 0);
     wanted.ulen = sizeof key_room;
-    value.ulen = sizeof value_room;
+    value.ulen = value.data ? 4096 : 0;
     wanted.flags = value.flags = DB_DBT_USERMEM;
-    error = cursor->get(cursor, &wanted, &value, DB_SET_RANGE);
+    error = row(cursor, &wanted, &value, DB_SET_RANGE);
     while (!error && each(context, wanted.data, wanted.size, value.data, value.size))
-        error = cursor->get(cursor, &wanted, &value, DB_NEXT);
+        error = row(cursor, &wanted, &value, DB_NEXT);
+    free(value.data);
     cursor->close(cursor);
     return error == DB_NOTFOUND ? PEER_OK : code(error);
+}
+
+/* After so many commits, or so many bytes. */
+static int may_need_checkpoint(struct store *store) {
+    int is_due = __atomic_add_fetch(&store->commits, 1, __ATOMIC_RELAXED) % CHECK_EVERY == 0
+        || __atomic_load_n(&store->changed, __ATOMIC_RELAXED) >= CHECK_BYTES;
+    if (is_due) __atomic_store_n(&store->changed, 0, __ATOMIC_RELAXED);
+    return is_due;
 }
 
 static int commit(void *handle, void *transaction) {
     struct store *store = handle;
     DB_TXN *txn = transaction;
     int error = txn->commit(txn, 0);
-    if (!error && __atomic_add_fetch(&store->commits, 1, __ATOMIC_RELAXED) % CHECK_EVERY == 0)
+    if (!error && may_need_checkpoint(store))
         error = store->env->txn_checkpoint(store->env, store->checkpoint_kib, 0, 0);
     return code(error);
 }

@@ -146,7 +146,7 @@ struct Measured {
 impl Target {
     fn open(&self, is_new: bool) -> Result<Box<dyn Store>> {
         let limits = Limits { memory: self.memory << 10, held_back: self.held_back << 10 };
-        let plan = Plan { tables: WORKLOAD.tables(), is_new, limits };
+        let plan = Plan { tables: WORKLOAD.tables(), is_new, limits, has_large_values: false };
         match (&self.node, &self.directory) {
             (Some(node), _) => {
                 let chip = store::Chip { node: node.clone(), profile: self.profile.clone() };

@@ -2,14 +2,18 @@
 
 use std::fs;
 use std::io;
-use std::path::Path;
-use std::time::Instant;
+use std::path::{Path, PathBuf};
+use std::thread;
+use std::time::{Duration, Instant, SystemTime};
 
-use anyhow::{Context, Result};
+use anyhow::{Context, Result, bail};
 use rustix::fs::syncfs;
 use std::os::unix::fs::MetadataExt;
 
 const SECTOR: u64 = 512;
+/// How often a copy begins anew, and the wait between two attempts.
+const COPIES: u32 = 100;
+const PAUSE: Duration = Duration::from_millis(200);
 
 /// A block device and the file system on it.
 #[derive(Clone, Debug)]
@@ -79,30 +83,73 @@ pub fn processor_s() -> Result<f64> {
     Ok(ticks as f64 / rustix::param::clock_ticks_per_second() as f64)
 }
 
-/// Bytes that the files of a directory occupy.
-pub fn size_of(directory: &Path) -> Result<u64> {
-    let mut sum = 0;
-    for entry in fs::read_dir(directory)? {
-        let entry = entry?;
-        let data = entry.metadata()?;
-        sum += if data.is_dir() { size_of(&entry.path())? } else { data.blocks() * SECTOR };
+/// Nothing for a file that is gone since it was listed.
+fn if_there<T>(result: io::Result<T>) -> io::Result<Option<T>> {
+    match result {
+        Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(None),
+        other => other.map(Some),
     }
-    Ok(sum)
 }
 
-/// Copies a directory's files as they are: what a killed process would leave.
-pub fn copy(from: &Path, to: &Path) -> Result<()> {
-    fs::create_dir_all(to)?;
-    for entry in fs::read_dir(from)? {
-        let entry = entry?;
-        let target = to.join(entry.file_name());
-        if entry.file_type()?.is_dir() {
-            copy(&entry.path(), &target)?;
-        } else {
-            fs::copy(entry.path(), target)?;
+/// A file or directory as it was at one moment.
+#[derive(PartialEq, Eq, PartialOrd, Ord)]
+struct Entry {
+    path: PathBuf,
+    is_directory: bool,
+    bytes: u64,
+    /// Bytes that it occupies.
+    room: u64,
+    changed: SystemTime,
+}
+
+/// Entries of a directory and of the directories in it, in order: a directory stands before its entries.
+fn entries(directory: &Path) -> Result<Vec<Entry>> {
+    let mut entries = Vec::new();
+    let Some(listed) = if_there(fs::read_dir(directory))? else { return Ok(entries) };
+    for entry in listed {
+        let path = entry?.path();
+        let Some(data) = if_there(fs::symlink_metadata(&path))? else { continue };
+        if data.is_dir() {
+            entries.extend(self::entries(&path)?);
         }
+        entries.push(Entry {
+            path,
+            is_directory: data.is_dir(),
+            bytes: data.len(),
+            room: data.blocks() * SECTOR,
+            changed: data.modified()?,
+        });
     }
-    Ok(())
+    entries.sort_unstable();
+    Ok(entries)
+}
+
+/// Bytes that the files of a directory occupy.
+pub fn size_of(directory: &Path) -> Result<u64> {
+    let entries = entries(directory)?;
+    Ok(entries.iter().filter(|entry| !entry.is_directory).map(|entry| entry.room).sum())
+}
+
+/// Copies a directory's files as they are: what a killed process would leave. An engine that still works behind its
+/// last commit would change them meanwhile: the copy begins anew until all are as they were.
+pub fn copy(from: &Path, to: &Path) -> Result<()> {
+    for _ in 0..COPIES {
+        let before = entries(from)?;
+        let _ = fs::remove_dir_all(to);
+        fs::create_dir_all(to)?;
+        for entry in &before {
+            let target = to.join(entry.path.strip_prefix(from)?);
+            match entry.is_directory {
+                true => fs::create_dir(target)?,
+                false => drop(if_there(fs::copy(&entry.path, target))?),
+            }
+        }
+        if entries(from)? == before {
+            return Ok(());
+        }
+        thread::sleep(PAUSE);
+    }
+    bail!("the files do not come to rest")
 }
 
 /// Seconds since a moment.

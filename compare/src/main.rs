@@ -8,23 +8,24 @@
 mod chip;
 mod disk;
 mod report;
+mod series;
 mod store;
+mod window;
 mod workload;
 
 use std::fs;
 use std::path::{Path, PathBuf};
 use std::process::{self, Stdio};
-use std::sync::atomic::{AtomicU64, Ordering};
-use std::thread;
 use std::time::Instant;
 
-use anyhow::{Context, Result, bail};
+use anyhow::{Context, Result, bail, ensure};
 use clap::{Args, Parser};
 use serde::{Deserialize, Serialize};
 
 use crate::disk::Disk;
-use crate::store::{Limits, Plan, Store};
-use crate::workload::{Client, Run, Step};
+use crate::store::{Limits, Plan};
+use crate::window::{Latencies, Slice, Window};
+use crate::workload::{Run, Set};
 
 /// Runs the same transactions on Flagstone and its peers.
 #[derive(Clone, Parser)]
@@ -46,10 +47,12 @@ struct DiskArgs {
     /// Engines, separated by commas.
     #[arg(long, value_delimiter = ',', default_values = store::NAMES.to_vec())]
     engines: Vec<String>,
-    /// Workloads, separated by commas; all but the long ones when left out.
-    #[arg(long, value_delimiter = ',')]
+    #[arg(long, value_delimiter = ',', help = workloads_help())]
     workloads: Vec<String>,
-    /// Part of each workload's length.
+    /// The long workloads, in place of the short ones.
+    #[arg(long, conflicts_with = "workloads")]
+    long: bool,
+    /// Part of each workload's length. Below a tenth the tables of long ones shrink as well.
     #[arg(long, default_value_t = 1.0)]
     share: f64,
     /// Seed of all draws.
@@ -58,6 +61,10 @@ struct DiskArgs {
     /// File to which each measurement is appended as a line of JSON.
     #[arg(long)]
     json: Option<PathBuf>,
+    /// Directory for a CSV file a measurement and a picture a workload: how speed, longest commit and size of the
+    /// files go over 200 slices of the window, of as many commits each.
+    #[arg(long)]
+    series: Option<PathBuf>,
     /// Measures one engine on one workload in this process and prints JSON.
     #[arg(long, hide = true)]
     one: bool,
@@ -82,7 +89,14 @@ struct Measured {
     memory: u64,
     file_bytes: u64,
     data_bytes: u64,
+    /// Keys and values that the window's commits wrote or deleted.
+    changed_bytes: u64,
+    latency_ms: Latencies,
+    /// Speed of the second half of the window, of the first half's.
+    drift: Option<f64>,
     reopen_ms: Option<f64>,
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    series: Vec<Slice>,
 }
 
 fn main() -> Result<()> {
@@ -92,41 +106,65 @@ fn main() -> Result<()> {
     }
 }
 
+fn workloads_help() -> String {
+    let names = |set| workload::names(set).join(", ");
+    format!(
+        "Workloads, separated by commas: {}; {}; long: {} [default: those before the first semicolon]",
+        names(Set::Short),
+        names(Set::Named),
+        names(Set::Long)
+    )
+}
+
+/// The runs that are asked for.
+fn runs(args: &DiskArgs) -> Result<Vec<Run>> {
+    if !args.workloads.is_empty() {
+        let named = |name: &String| workload::named(name, args.share, args.seed);
+        return args.workloads.iter().map(named).collect();
+    }
+    let set = if args.long { Set::Long } else { Set::Short };
+    let all = workload::all(args.share, args.seed);
+    Ok(all.into_iter().filter(|run| run.set == set).collect())
+}
+
 fn compare(args: &DiskArgs) -> Result<()> {
-    let workloads = if args.workloads.is_empty() {
-        let all = workload::all();
-        all.iter()
-            .map(|run| run.name)
-            .filter(|name| !name.ends_with("0k"))
-            .map(Into::into)
-            .collect()
-    } else {
-        args.workloads.clone()
-    };
+    let runs = runs(args)?;
     if args.one || args.reopen.is_some() {
-        let (Some(name), Some(engine)) = (workloads.first(), args.engines.first()) else {
+        let (Some(run), Some(engine)) = (runs.first(), args.engines.first()) else {
             bail!("one workload and one engine");
         };
-        let run = workload::named(name)?;
         return match args.reopen {
-            Some(commits) => reopen(args, &run, engine, commits),
-            None => one(args, &run, engine),
+            Some(commits) => reopen(args, run, engine, commits),
+            None => one(args, run, engine),
         };
     }
-    for name in &workloads {
-        let run = workload::named(name)?;
+    let mut failures = 0;
+    for run in &runs {
         let mut measured = Vec::new();
         for engine in &args.engines {
-            match measure(args, &run, engine) {
+            match measure(args, run, engine) {
                 Ok(one) => measured.push(one),
-                Err(error) => eprintln!("{error:#}"),
+                Err(error) => {
+                    failures += 1;
+                    eprintln!("{error:#}");
+                }
             }
         }
-        if let Some(path) = &args.json {
-            report::append(path, &measured)?;
-        }
-        report::print(&run, &measured);
+        report(args, run, measured)?;
     }
+    ensure!(failures == 0, "{failures} measurements failed");
+    Ok(())
+}
+
+fn report(args: &DiskArgs, run: &Run, mut measured: Vec<Measured>) -> Result<()> {
+    if let Some(directory) = &args.series {
+        series::write(directory, run, &measured)?;
+    }
+    measured.iter_mut().for_each(|one| one.series.clear());
+    if let Some(path) = &args.json {
+        report::append(path, &measured)?;
+    }
+    report::print(run, &measured);
     Ok(())
 }
 
@@ -161,7 +199,11 @@ fn measure(args: &DiskArgs, run: &Run, engine: &str) -> Result<Measured> {
         }
         Ok(String::from_utf8(output.stdout)?)
     };
-    let mut measured: Measured = serde_json::from_str(&child(&["--one".into()])?)?;
+    let mut one = vec!["--one".into()];
+    if let Some(directory) = &args.series {
+        one.extend(["--series".into(), directory.to_string_lossy().into()]);
+    }
+    let mut measured: Measured = serde_json::from_str(&child(&one)?)?;
     let reopened = child(&["--reopen".into(), measured.commits.to_string()])?;
     measured.reopen_ms = Some(reopened.trim().parse().context("milliseconds")?);
     clean();
@@ -169,7 +211,12 @@ fn measure(args: &DiskArgs, run: &Run, engine: &str) -> Result<Measured> {
 }
 
 fn plan(run: &Run, is_new: bool) -> Plan {
-    Plan { tables: run.workload.tables(), is_new, limits: Limits::default() }
+    Plan {
+        tables: run.workload.tables(),
+        is_new,
+        limits: Limits::default(),
+        has_large_values: run.workload.has_large_values(),
+    }
 }
 
 fn one(args: &DiskArgs, run: &Run, engine: &str) -> Result<()> {
@@ -181,15 +228,18 @@ fn one(args: &DiskArgs, run: &Run, engine: &str) -> Result<()> {
     disk::forget_memory_max()?;
 
     let before = disk.settled()?;
-    let (processor_s, began) = (disk::processor_s()?, Instant::now());
-    let done = window(args, run, store.as_ref())?;
+    let processor_s = disk::processor_s()?;
+    let window = Window::new(run.wanted(), args.series.is_some(), &disk, home.clone())?;
+    let began = Instant::now();
+    let done = window.run(run, store.as_ref(), args.seed)?;
     let seconds = disk::seconds(began);
     let processor_s = disk::processor_s()? - processor_s;
     // Flushes up to here are the engine's own; bytes count once they have reached the device.
     let flushes = disk.now()?.since(before).flushes;
     let after = disk.settled()?;
-    run.workload.verify(store.as_ref(), done.commits)?;
+    // The check of a long workload has a table of its own.
     let memory = disk::memory_max()?;
+    run.workload.verify(store.as_ref(), done.commits)?;
 
     disk::copy(&home, &killed(args))?;
     let before_close = disk.settled()?;
@@ -208,58 +258,15 @@ fn one(args: &DiskArgs, run: &Run, engine: &str) -> Result<()> {
         close_bytes: closed.since(before_close).written,
         memory,
         file_bytes: disk::size_of(&home)?,
-        data_bytes: run.workload.bytes((run.count as f64 * args.share) as u64),
+        data_bytes: run.workload.bytes(run.wanted()),
+        changed_bytes: run.workload.changed(run.wanted()),
+        latency_ms: window.latencies(),
+        drift: window::drift(&window.slices()),
         reopen_ms: None,
+        series: if args.series.is_some() { window.slices() } else { Vec::new() },
     };
     println!("{}", serde_json::to_string(&measured)?);
     Ok(())
-}
-
-#[derive(Default)]
-struct Done {
-    commits: u64,
-    reads: u64,
-    failed: u64,
-}
-
-/// All threads until enough has been counted: commits, or reads where nothing is written.
-fn window(args: &DiskArgs, run: &Run, store: &dyn Store) -> Result<Done> {
-    let wanted = ((run.count as f64 * args.share) as u64).max(1);
-    let counted = AtomicU64::new(0);
-    let client = |number| -> Result<Done> {
-        let mut client = Client::new(args.seed, number);
-        let mut done = Done::default();
-        while counted.load(Ordering::Relaxed) < wanted {
-            let step = run.workload.step(store, &mut client)?;
-            client.sequence += 1;
-            match step {
-                Step::Commit => done.commits += 1,
-                Step::Reads(count) => done.reads += count,
-                Step::Failed => done.failed += 1,
-            }
-            let counts = match step {
-                Step::Commit => 1,
-                Step::Reads(count) if !run.is_written => count,
-                _ => 0,
-            };
-            counted.fetch_add(counts, Ordering::Relaxed);
-        }
-        Ok(done)
-    };
-    thread::scope(|scope| {
-        let client = &client;
-        let threads: Vec<_> =
-            (0..run.threads).map(|number| scope.spawn(move || client(number))).collect();
-        let mut sum = Done::default();
-        for thread in threads {
-            let Ok(done) = thread.join() else { bail!("a client panicked") };
-            let done = done?;
-            sum.commits += done.commits;
-            sum.reads += done.reads;
-            sum.failed += done.failed;
-        }
-        Ok(sum)
-    })
 }
 
 fn reopen(args: &DiskArgs, run: &Run, engine: &str, commits: u64) -> Result<()> {

@@ -11,8 +11,9 @@ typedef int (*peer_row)(void *context, const void *key, size_t key_size, const v
                         size_t value_size);
 
 struct peer {
-    /* Bytes of memory in all, and of log until a checkpoint is due. */
-    void *(*open)(const char *path, unsigned tables, int is_new, size_t memory, size_t held_back);
+    /* Bytes of memory in all, and of log until a checkpoint is due. Large values have 64 KiB and more. */
+    void *(*open)(const char *path, unsigned tables, int is_new, size_t memory, size_t held_back,
+                  int has_large_values);
     /* Commits of a load are not durable one by one. */
     void *(*begin)(void *store, int purpose);
     int (*get)(void *store, void *transaction, unsigned table, int for_update, const void *key,

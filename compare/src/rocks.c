@@ -1,5 +1,6 @@
 /* RocksDB: transactions with locks, two write buffers in what may be held back, the rest of the memory
- * a cache; no compression (every engine here stores bytes as they are). A table is the first byte of a key. */
+ * a cache; no compression (every engine here stores bytes as they are). Large values lie in blob files, whose
+ * garbage is collected. A table is the first byte of a key. */
 #include <rocksdb/c.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -33,7 +34,7 @@ static size_t prefixed(char *room, unsigned table, const void *key, size_t key_s
 }
 
 static void *store_open(const char *path, unsigned tables, int is_new, size_t memory,
-                        size_t held_back) {
+                        size_t held_back, int has_large_values) {
     (void)tables;
     struct store *store = calloc(1, sizeof *store);
     if (!store) return NULL;
@@ -42,6 +43,8 @@ static void *store_open(const char *path, unsigned tables, int is_new, size_t me
     rocksdb_options_set_compression(options, rocksdb_no_compression);
     rocksdb_options_set_write_buffer_size(options, held_back / 2);
     rocksdb_options_set_max_write_buffer_number(options, 2);
+    rocksdb_options_set_enable_blob_files(options, has_large_values != 0);
+    rocksdb_options_set_enable_blob_gc(options, has_large_values != 0);
     rocksdb_block_based_table_options_t *table = rocksdb_block_based_options_create();
     rocksdb_cache_t *cache = rocksdb_cache_create_lru(memory - held_back);
     rocksdb_block_based_options_set_block_cache(table, cache);

@@ -57,6 +57,8 @@ pub struct Plan {
     pub tables: usize,
     pub is_new: bool,
     pub limits: Limits,
+    /// Values have 64 KiB and more, for engines that keep such values in another way when told to.
+    pub has_large_values: bool,
 }
 
 /// An engine with its database open.
@@ -149,20 +151,31 @@ pub fn open_on(chip: &Chip, plan: &Plan) -> Result<Box<dyn Store>> {
     Ok(Box::new(flagstone::Flagstone::open_on(chip, plan)?))
 }
 
-/// Rows of a batch while loading.
+/// Rows of a batch while loading, and bytes of values from which on it is full.
 const BATCH: usize = 1000;
+const BATCH_BYTES: usize = 4 << 20;
 
 fn load_in_batches(
     rows: Rows<'_>,
     mut write: impl FnMut(&[(Vec<u8>, Vec<u8>)]) -> Result<()>,
 ) -> Result<()> {
     loop {
-        let batch: Vec<_> = rows.take(BATCH).collect();
+        let batch = batch_of(rows);
         if batch.is_empty() {
             return Ok(());
         }
         write(&batch)?;
     }
+}
+
+fn batch_of(rows: Rows<'_>) -> Vec<(Vec<u8>, Vec<u8>)> {
+    let (mut batch, mut bytes) = (Vec::new(), 0);
+    while batch.len() < BATCH && bytes < BATCH_BYTES {
+        let Some(row) = rows.next() else { break };
+        bytes += row.1.len();
+        batch.push(row);
+    }
+    batch
 }
 
 fn until_not_again<T>(mut body: impl FnMut() -> Result<T>) -> Result<T> {

@@ -1,10 +1,12 @@
 //! The workloads: what is loaded, and what one client does next.
 
 mod index;
+mod long;
 mod reads;
 mod tatp;
 pub mod tpcb;
 mod ycsb;
+mod zipf;
 
 use anyhow::{Result, bail};
 use rand::{Rng, RngExt as _, SeedableRng as _};
@@ -49,6 +51,16 @@ pub trait Workload: Sync {
     /// Bytes of keys and values when `commits` are done.
     fn bytes(&self, commits: u64) -> u64;
 
+    /// Bytes of keys and values that `commits` write or delete.
+    fn changed(&self, commits: u64) -> u64 {
+        self.bytes(commits)
+    }
+
+    /// Values have 64 KiB and more.
+    fn has_large_values(&self) -> bool {
+        false
+    }
+
     /// Loads what is there before the window.
     fn load(&self, store: &dyn Store) -> Result<()>;
 
@@ -61,16 +73,45 @@ pub trait Workload: Sync {
     }
 }
 
+/// When a workload is run.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Set {
+    /// Unless others are asked for.
+    Short,
+    /// With all long ones, or by its name.
+    Long,
+    /// By its name alone.
+    Named,
+}
+
 /// A workload with how it is run.
 pub struct Run {
     pub name: &'static str,
     pub what: &'static str,
+    pub set: Set,
     pub threads: u64,
-    /// Steps that count, all threads together.
+    /// Steps that count, all threads together, when all of it is run.
     pub count: u64,
+    /// Part of the steps that is run.
+    pub share: f64,
     /// Commits count, not reads.
     pub is_written: bool,
     pub workload: Box<dyn Workload>,
+}
+
+impl Run {
+    /// Steps that are run.
+    pub fn wanted(&self) -> u64 {
+        ((self.count as f64 * self.share) as u64).max(1)
+    }
+
+    /// Says what is run, for readers.
+    pub fn title(&self) -> String {
+        match self.share {
+            1.0 => self.what.into(),
+            share => format!("{}; share {share}", self.what),
+        }
+    }
 }
 
 fn run(
@@ -81,18 +122,25 @@ fn run(
     workload: impl Workload + 'static,
 ) -> Run {
     let is_written = !what.starts_with("cached");
-    Run { name, what, threads, count, is_written, workload: Box::new(workload) }
+    let workload = Box::new(workload);
+    Run { name, what, set: Set::Short, threads, count, share: 1.0, is_written, workload }
 }
 
-/// Every run, in the order of the report.
-pub fn all() -> Vec<Run> {
+/// Every run, in the order of the report. The tables of long ones depend on the share that is run.
+pub fn all(share: f64, seed: u64) -> Vec<Run> {
+    let short = short().into_iter().map(|run| Run { share, ..run });
+    short.chain(long::runs(share, seed)).collect()
+}
+
+fn short() -> Vec<Run> {
+    let named = |run| Run { set: Set::Named, ..run };
     let tpcb = || tpcb::Tpcb { scale: 10 };
     vec![
         run("tpcb", "TPC-B, scale 10, one thread", 1, 20_000, tpcb()),
         run("tpcb-4", "TPC-B, scale 10, four threads", 4, 40_000, tpcb()),
         run("tpcb-16", "TPC-B, scale 10, sixteen threads", 16, 80_000, tpcb()),
-        run("tpcb-200k", "TPC-B, scale 10, one thread, long", 1, 200_000, tpcb()),
-        run("tpcb-400k", "TPC-B, scale 10, one thread, longer", 1, 400_000, tpcb()),
+        named(run("tpcb-200k", "TPC-B, scale 10, one thread, long", 1, 200_000, tpcb())),
+        named(run("tpcb-400k", "TPC-B, scale 10, one thread, longer", 1, 400_000, tpcb())),
         run(
             "tatp",
             "TATP, 100,000 subscribers, one thread",
@@ -142,11 +190,17 @@ pub fn all() -> Vec<Run> {
     ]
 }
 
+/// Names of a set, in the order of the report.
+pub fn names(set: Set) -> Vec<&'static str> {
+    all(1.0, 0).iter().filter(|run| run.set == set).map(|run| run.name).collect()
+}
+
 /// The run called `name`.
-pub fn named(name: &str) -> Result<Run> {
-    let mut all = all();
+pub fn named(name: &str, share: f64, seed: u64) -> Result<Run> {
+    let mut all = all(share, seed);
     let Some(place) = all.iter().position(|run| run.name == name) else {
-        bail!("there is no workload `{name}`");
+        let names: Vec<_> = all.iter().map(|run| run.name).collect();
+        bail!("there is no workload `{name}`: {}", names.join(", "));
     };
     Ok(all.swap_remove(place))
 }

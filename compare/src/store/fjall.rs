@@ -1,13 +1,13 @@
 //! fjall with serializable transactions, a cache of 48 MiB and write buffers of 8 MiB a table, no
-//! compression (every engine here stores bytes as they are).
+//! compression (every engine here stores bytes as they are). Large values lie apart from their keys.
 
 use std::path::Path;
 
 use anyhow::Result;
 use fjall::config::CompressionPolicy;
 use fjall::{
-    CompressionType, KeyspaceCreateOptions, PersistMode, Readable, SingleWriterTxDatabase,
-    SingleWriterTxKeyspace,
+    CompressionType, KeyspaceCreateOptions, KvSeparationOptions, PersistMode, Readable,
+    SingleWriterTxDatabase, SingleWriterTxKeyspace,
 };
 
 use super::{Each, Limits, Plan, Rows, Store, Txn};
@@ -25,10 +25,13 @@ impl Fjall {
             .journal_compression(CompressionType::None)
             .manual_journal_persist(true)
             .open()?;
+        let apart = KvSeparationOptions::default().compression(CompressionType::None);
+        let apart = plan.has_large_values.then_some(apart);
         let options = || {
             KeyspaceCreateOptions::default()
                 .max_memtable_size(held_back as u64 / 2)
                 .data_block_compression_policy(CompressionPolicy::disabled())
+                .with_kv_separation(apart.clone())
         };
         let tables = (0..plan.tables).map(|table| database.keyspace(&format!("t{table}"), options));
         let tables = tables.collect::<Result<_, _>>()?;

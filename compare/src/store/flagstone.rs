@@ -4,10 +4,9 @@ use std::path::{Path, PathBuf};
 
 use anyhow::Result;
 use flagstone::{Database, Durability, Error, Options, Snapshot, Table, Transaction};
-use flagstone_engine::Budget;
 use flagstone_nand::{EccNand, EccOwner, Nand as _, Profile};
 
-use super::{Again, Each, Limits, Plan, Rows, Store, Txn};
+use super::{Again, Each, Plan, Rows, Store, Txn};
 
 pub struct Flagstone {
     database: Database,
@@ -25,18 +24,14 @@ pub struct Chip {
     pub profile: Option<String>,
 }
 
-fn options(limits: Limits) -> Options {
-    let Limits { memory, held_back } = limits;
-    Options::default().with_memory(memory).with_techniques(|techniques| {
-        techniques.frame_share = 1.0 - held_back as f64 / memory as f64;
-        techniques.budget = Budget::Divided;
-    })
+fn options(plan: &Plan) -> Options {
+    Options::default().with_memory(plan.limits.memory)
 }
 
 impl Flagstone {
     pub fn open(plan: &Plan, directory: &Path) -> Result<Self> {
         let path = directory.join("flagstone");
-        let options = options(plan.limits);
+        let options = options(plan);
         let database = match plan.is_new {
             true => Database::create(&path, &options)?,
             false => Database::open(&path, &options)?,
@@ -44,9 +39,8 @@ impl Flagstone {
         Self::with(database, 0, plan)
     }
 
-    /// On a chip memory is divided as the engine learns to.
     pub fn open_on(chip: &Chip, plan: &Plan) -> Result<Self> {
-        let options = Options::default().with_memory(plan.limits.memory);
+        let options = options(plan);
         let profile = chip.profile.as_deref().map(Profile::named).transpose()?;
         let (node, profile) = (&chip.node, profile.as_ref());
         let device = match plan.is_new {

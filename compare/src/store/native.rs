@@ -18,7 +18,7 @@ type Row = unsafe extern "C" fn(*mut c_void, *const c_void, usize, *const c_void
 
 #[repr(C)]
 struct Peer {
-    open: unsafe extern "C" fn(*const c_char, c_uint, c_int, usize, usize) -> *mut c_void,
+    open: unsafe extern "C" fn(*const c_char, c_uint, c_int, usize, usize, c_int) -> *mut c_void,
     begin: unsafe extern "C" fn(*mut c_void, c_int) -> *mut c_void,
     get: unsafe extern "C" fn(
         *mut c_void,
@@ -103,8 +103,9 @@ impl Native {
         let path = CString::new(path.to_string_lossy().as_bytes())?;
         let (tables, is_new) = (plan.tables as c_uint, c_int::from(plan.is_new));
         let Limits { memory, held_back } = plan.limits;
+        let large = c_int::from(plan.has_large_values);
         // SAFETY: a string that ends in zero and lives through the call.
-        let store = unsafe { (peer.open)(path.as_ptr(), tables, is_new, memory, held_back) };
+        let store = unsafe { (peer.open)(path.as_ptr(), tables, is_new, memory, held_back, large) };
         let Some(store) = NonNull::new(store) else { bail!("the peer cannot be opened") };
         Ok(Self { peer, store })
     }

@@ -2,15 +2,11 @@
 //! field.
 
 use anyhow::{Result, ensure};
-use rand::RngExt as _;
 
+use super::zipf::Zipf;
 use super::{Client, Step, Workload, draws_of, filler};
 use crate::store::Store;
 
-const THETA: f64 = 0.99;
-/// Items of the distribution and the constant that YCSB gives for them.
-const ITEMS: f64 = 1e10;
-const ZETA: f64 = 26.469_028_201_783_02;
 const FIELD: usize = 100;
 const FIELDS: u64 = 10;
 
@@ -18,27 +14,16 @@ pub struct Ycsb {
     records: u64,
     /// Reads in a hundred requests.
     reads: u64,
-    eta: f64,
+    zipf: Zipf,
 }
 
 impl Ycsb {
     pub fn new(records: u64, reads: u64) -> Self {
-        let zeta_2 = 1.0 + 0.5_f64.powf(THETA);
-        let eta = (1.0 - (2.0 / ITEMS).powf(1.0 - THETA)) / (1.0 - zeta_2 / ZETA);
-        Self { records, reads, eta }
+        Self { records, reads, zipf: Zipf::ycsb() }
     }
 
     fn item(&self, client: &mut Client) -> u64 {
-        let u: f64 = client.draws.random();
-        let uz = u * ZETA;
-        let rank = if uz < 1.0 {
-            0.0
-        } else if uz < 1.0 + 0.5_f64.powf(THETA) {
-            1.0
-        } else {
-            ITEMS * (self.eta * u - self.eta + 1.0).powf(1.0 / (1.0 - THETA))
-        };
-        fnv(rank as u64) % self.records
+        fnv(self.zipf.rank(&mut client.draws)) % self.records
     }
 }
 
