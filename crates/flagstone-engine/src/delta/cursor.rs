@@ -124,21 +124,23 @@ impl<'a> Iterator for Forward<'a> {
     }
 }
 
-/// Totals of versions, without the overhead of the map.
+/// Number and packed size of versions.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Sum {
     /// Number of versions.
     pub(crate) count: usize,
-    /// Bytes of keys and operations.
+    /// Bytes of their records.
     pub(crate) bytes: usize,
 }
 
-/// Sums over consecutive key ranges: one walk, which reads only sizes, LSN and key of each version.
+/// Sums over consecutive key ranges. Of a chunk that lies inside a range only the totals are read, unless
+/// some versions do not count.
 #[derive(Debug)]
 pub(crate) struct Sums<'a> {
     index: &'a Index,
     at: Option<Position>,
-    records: Records<'a>,
+    /// Records of the chunk that are still to come; none where all of them are.
+    rest: Option<Records<'a>>,
     upto: Lsn,
 }
 
@@ -146,44 +148,61 @@ impl<'a> Sums<'a> {
     /// Sums of versions up to `upto`; the first range begins at `low`.
     pub(super) fn new(index: &'a Index, low: &[u8], upto: Lsn) -> Self {
         let Forward { index, at, records, .. } = Forward::new(index, Bound::Included(low));
-        Self { index, at, records, upto }
+        Self { index, at, rest: Some(records), upto }
     }
 
-    /// Whether no keys are left.
-    pub(crate) fn is_over(&mut self) -> bool {
-        while self.records.is_empty() {
-            self.at = self.at.and_then(|at| self.index.next(at));
-            let Some(chunk) = self.at.and_then(|at| self.index.chunk(at)) else { return true };
-            self.records = chunk.records();
-        }
-        false
+    /// Whether no chunks are left.
+    pub(crate) fn is_over(&self) -> bool {
+        self.at.is_none()
     }
 
     /// The sum over the remaining keys below `bound` (`None`: all). Bounds ascend.
     pub(crate) fn below(&mut self, bound: Option<&[u8]>) -> Sum {
-        let (head, upto) = (bound.map_or(u64::MAX, key_head), self.upto);
-        let is_below = |key: &[u8]| {
-            let other = key_head(key);
-            other < head || other == head && bound.is_none_or(|bound| key < bound)
-        };
         let mut sum = Sum::default();
-        while !self.is_over() {
-            let mut records = self.records;
-            let mut rest = records;
-            while let Some(record) = rest.next() {
-                if !is_below(record.key) {
-                    self.records = records;
-                    return sum;
-                }
-                records = rest;
-                let is_counted = record.lsn <= upto;
-                sum.count += usize::from(is_counted);
-                sum.bytes += if is_counted { record.key.len() + record.body.len() } else { 0 };
+        while let Some(at) = self.at
+            && let Some(chunk) = self.index.chunk(at)
+        {
+            let next = self.index.next(at);
+            let low = next.and_then(|next| self.index.low(next));
+            // Keys of the chunk lie below the low key of the next one.
+            let end = bound.filter(|bound| low.is_none_or(|low| low > *bound));
+            if end.is_none() && self.rest.is_none() && self.upto == Lsn(u64::MAX) {
+                sum.count += chunk.count();
+                sum.bytes += chunk.bytes().len();
+            } else {
+                let rest = self.rest.unwrap_or(chunk.records());
+                self.rest = Some(add_below(rest, end, self.upto, &mut sum));
             }
-            self.records = Records::of(&[]);
+            if end.is_some() {
+                break;
+            }
+            (self.at, self.rest) = (next, None);
         }
         sum
     }
+}
+
+/// Adds the records below `bound` that are not above `upto`; returns the others.
+fn add_below<'a>(
+    mut rest: Records<'a>,
+    bound: Option<&[u8]>,
+    upto: Lsn,
+    sum: &mut Sum,
+) -> Records<'a> {
+    let head = bound.map_or(u64::MAX, key_head);
+    let is_below = |key: &[u8]| {
+        let other = key_head(key);
+        other < head || other == head && bound.is_none_or(|bound| key < bound)
+    };
+    let mut ahead = rest;
+    while let Some(record) = ahead.next().filter(|record| is_below(record.key)) {
+        if record.lsn <= upto {
+            sum.count += 1;
+            sum.bytes += record.size;
+        }
+        rest = ahead;
+    }
+    rest
 }
 
 /// Keys in descending order.

@@ -203,27 +203,28 @@ proptest! {
         prop_assert_eq!(extracted.len(), totals.count);
     }
 
-    /// Goal: sums over consecutive ranges equal the sums of the single ranges.
+    /// Goal: sums over consecutive ranges are those of their versions, one by one, also behind folds and
+    /// removals, and whether all versions count or not.
     #[test]
     fn sums_are_those_of_each_range(
         inserts in prop::collection::vec((key_strategy(), op_strategy()), 1..400),
         bounds in prop::collection::btree_set(key_strategy(), 1..20),
-        upto in 0..400_u64,
+        boundary_step in 1..40_usize,
+        removed in 0..400_u64,
+        upto in prop_oneof![0..400_u64, Just(u64::MAX)],
     ) {
-        let every: Vec<Lsn> = (0..400).map(Lsn).collect();
+        let every: Vec<Lsn> = (0..400).step_by(boundary_step).map(Lsn).collect();
         let mut map = DeltaMap::new();
         for (index, (key, op)) in inserts.iter().enumerate() {
             map.insert(key, op.as_op(), Lsn(index as u64 + 1), &every);
         }
         let bounds: Vec<_> = bounds.iter().map(|key| &key[..]).collect();
+        map.remove_range(KeyRange { low: bounds[0], high: bounds.last().copied() }, Lsn(removed));
         let mut sums = map.sums(bounds[0], Lsn(upto));
         let highs = bounds[1..].iter().copied().map(Some).chain([None]);
         for (low, high) in bounds.iter().zip(highs) {
-            let versions = map.range(KeyRange { low, high }).flat_map(|entry| {
-                entry.versions().map(move |(lsn, op)| (lsn, entry.key().len() + op.encoded_size()))
-            });
-            let sizes: Vec<_> = versions.filter(|(lsn, _)| lsn.0 <= upto).map(|it| it.1).collect();
-            let expected = Sum { count: sizes.len(), bytes: sizes.iter().sum() };
+            let totals = map.range_totals(KeyRange { low, high }, Lsn(upto));
+            let expected = Sum { count: totals.count, bytes: totals.bytes };
             prop_assert_eq!(sums.below(high), expected, "from {:?} to {:?}", low, high);
         }
         prop_assert!(sums.is_over());

@@ -67,8 +67,9 @@ impl Merges {
         self.planner.emptied.front().is_some_and(|next| self.may_reshape(next))
     }
 
+    /// A leaf of a table that is gone can be tried: nothing comes of it.
     fn may_reshape(&self, target: &Target) -> bool {
-        self.trees.get(target.table.id as usize).is_some_and(|tree| tree.reshaping.is_none())
+        self.trees.get(target.table.id as usize).is_none_or(|tree| tree.reshaping.is_none())
     }
 
     /// The next leaf that goes with the last one chosen: one reshape of a tree follows the other.
@@ -228,7 +229,9 @@ impl Merges {
             let score = self.score(totals.bytes);
             return Ok(((score > 0).then(|| (score, Vec::new())).into_iter().collect(), next));
         }
-        let tally = Tally::of(&view, deltas, durable);
+        // Where every change is durable, sums are those of whole chunks.
+        let is_all = self.frontier.newest_delta <= durable;
+        let tally = Tally::of(&view, deltas, if is_all { Lsn(u64::MAX) } else { durable });
         let is_any_busy = !self.groups.busy.is_empty() || self.obstacles.passes_over_any();
         let busy = |page: &LogicalPage| {
             self.groups.busy.contains(page) || self.obstacles.passes_over(*page)
@@ -252,8 +255,8 @@ const LEAVES_PASSED_MAX: usize = 64;
 /// that the chosen leaf frees.
 const TOGETHER_PERCENT: usize = 75;
 
-/// Memory of a delta beside its key and operation, roughly: enough to compare groups.
-const DELTA_OVERHEAD: usize = 16;
+/// Memory of a delta beside its record, roughly: enough to compare groups.
+const DELTA_OVERHEAD: usize = 7;
 
 /// Bytes of deltas by child.
 struct Tally {

@@ -24,7 +24,8 @@ impl Merges {
     /// Builds the new images of the leaf that holds `target`'s key.
     pub(super) fn prepare_merge(&mut self, target: &Target) -> Step<Option<WriteJob>> {
         let table = target.table;
-        if self.tree(table)?.root.is_none() {
+        let tree = self.trees.get(table.id as usize);
+        if tree.is_none_or(|tree| tree.root.is_none()) {
             // The table was dropped since the leaf was chosen.
             return Ok(None);
         }

@@ -77,6 +77,23 @@ fn work<D: Nand>(runtime: &Runtime<D>) {
     }
 }
 
+/// Goal: a leaf that was chosen, and whose table went before its merge, is let go: the caller that works in
+/// the background hears nothing of it. Method: a leaf of a table that is not there, as one that waits and as one
+/// that was emptied.
+#[test]
+fn a_chosen_leaf_of_a_table_that_went_is_let_go() {
+    let (database, table) = loaded();
+    let gone = Table::of(table.id + 1);
+    let runtime = database.runtime();
+    assert!(runtime.engine().trees.get(gone.id as usize).is_none());
+    runtime.engine().want_merge(gone, b"k");
+    assert!(matches!(runtime.work_begin(), Ok(None)));
+    runtime.engine().note_emptied(gone, b"k");
+    assert!(runtime.engine().has_work());
+    assert!(matches!(runtime.work_begin(), Ok(None)));
+    assert!(!runtime.engine().has_work());
+}
+
 /// Writes copies of pages under undecided groups, until no more than `left` pages are free.
 fn fill(runtime: &Runtime<SimNand>, left: u32) -> Vec<GroupId> {
     let mut space = runtime.space();
