@@ -79,6 +79,10 @@ impl Merges {
         if is_ahead {
             return self.catch_up(page);
         }
+        if self.is_put_off(table, range)? {
+            self.await_installs();
+            return Ok(None);
+        }
         let plan = self.plan_of(table, index, upto, end)?;
         let is_single = plan.pages.len() == 1 && plan.dropped.is_empty();
         if is_single && !self.is_underfull(table, page, &plan.pages[0])? {

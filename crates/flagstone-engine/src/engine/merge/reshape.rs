@@ -54,7 +54,7 @@ impl Merges {
         beside: Vec<ReshapePlan>,
     ) -> Step<Option<WriteJob>> {
         let table = plan.table;
-        let is_crowded = self.are_images_many() || self.are_many_open(&plan);
+        let is_crowded = self.are_images_many() || self.are_many_open(plan.pages.len());
         if is_crowded || !self.may_begin(&plan)? {
             if !plan.is_due {
                 self.note_emptied(table, &plan.low);
@@ -70,10 +70,13 @@ impl Merges {
         let mut plan = plan;
         let mut gone = Vec::new();
         if plan.pages.len() == 1 && self.is_underfull(table, plan.page, &plan.pages[0])? {
+            let mut named = 0;
             while gone.len() < NEIGHBOURS_MAX
+                && named < self.payload_size
                 && (gone.is_empty() || plan.is_empty())
                 && let Some(merged) = self.merge_with_neighbour(&mut plan)?
             {
+                named += merged.0.len();
                 gone.push(merged);
             }
             if gone.is_empty() && plan.dropped.is_empty() {
@@ -93,11 +96,28 @@ impl Merges {
         })
     }
 
-    /// Whether a checkpoint would have to name so many pages of other trees that this plan waits for
+    /// Whether the changes of a leaf are so many that its merge would have to wait for reshapes under way:
+    /// its images need not be made before.
+    pub(super) fn is_put_off(&self, table: Table, range: KeyRange<'_>) -> Step<bool> {
+        let tree = self.tree(table)?;
+        if tree.reshaping.is_none() && self.open_groups().next().is_none() {
+            return Ok(false);
+        }
+        let pages = tree.deltas.range_bytes(range) / self.payload_size;
+        let is_alone = match tree.reshaping {
+            Reshaping::None => false,
+            // Parts of a leaf reach flash one after the other.
+            Reshaping::Splits(_) => pages > self.split_max(),
+            Reshaping::Alone => true,
+        };
+        Ok(pages > 0 && (is_alone || self.are_images_many() || self.are_many_open(pages)))
+    }
+
+    /// Whether a checkpoint would have to name so many pages of other trees that `pages` more wait for
     /// their install.
-    fn are_many_open(&self, plan: &ReshapePlan) -> bool {
+    fn are_many_open(&self, pages: usize) -> bool {
         let open: usize = self.open_groups().map(Grouped::page_count).sum();
-        open > 0 && open + plan.pages.len() > self.nameable_pages() / 2
+        open > 0 && open + pages > self.nameable_pages() / 2
     }
 
     /// Whether the merge of a leaf may end before all its changes are loaded. Where the rest would have
@@ -318,7 +338,9 @@ mod tests {
     use flagstone_nand::{Profile, SimNand};
     use flagstone_space::OPEN_GROUP_PAGE_SIZE;
 
-    use super::Grouped;
+    use super::{Grouped, Reshaping};
+    use crate::delta::KeyRange;
+    use crate::engine::Engine;
     use crate::engine::merge::{Reason, Target};
     use crate::options::Durability;
     use crate::testing::{Database, Snapshot};
@@ -406,6 +428,54 @@ mod tests {
         load.database.merge().unwrap();
         assert!(load.database.runtime().engine().counts.splits > 3, "in parts");
         load.check(&snapshot);
+    }
+
+    /// Goal: leaves that nothing is left of go together, a group for many of them, and the leaf that is left
+    /// has what is left. Method: a queue's head, the rows of 150 leaves.
+    #[test]
+    fn leaves_that_are_emptied_go_together() {
+        let mut load = Load::new();
+        load.commit(2_000);
+        load.database.merge().unwrap();
+        let before = load.database.runtime().engine().counts.splits;
+        for row in 0..1_500_u32 {
+            let mut transaction = load.database.begin();
+            transaction.delete(load.table, &row.to_be_bytes()).unwrap();
+            transaction.commit_with(Durability::Deferred).unwrap();
+        }
+        load.database.merge().unwrap();
+        let engine = load.database.runtime().engine();
+        let groups = engine.counts.splits - before;
+        assert!(groups <= 150 / 10, "{groups} groups");
+        drop(engine);
+        let load = load.reopen();
+        let rows = load.database.snapshot().unwrap();
+        let kept: Vec<_> = rows.range(load.table, ..).map(|row| row.unwrap().0).collect();
+        assert!(
+            kept.iter()
+                .eq((1_500..2_000_u32).map(|row| row.to_be_bytes()).collect::<Vec<_>>().iter())
+        );
+        assert!(load.database.check().unwrap().is_sound());
+    }
+
+    /// Goal: no image is made of a leaf with many changes while its merge would have to wait for reshapes
+    /// under way. Method: what is said of leaves with few and with many changes, before and beside a reshape
+    /// of every kind.
+    #[test]
+    fn a_leaf_of_many_deltas_is_put_off_before_its_images_are_made() {
+        let mut load = Load::new();
+        load.commit(3_000);
+        let mut engine = load.database.runtime().engine();
+        let table = load.table;
+        let few = 4_u32.to_be_bytes();
+        let [few, all] = [KeyRange { low: &[], high: Some(&few) }, KeyRange::ALL];
+        let says =
+            |engine: &Engine| [few, all].map(|range| engine.is_put_off(table, range).unwrap());
+        assert_eq!(says(&engine), [false; 2]);
+        for reshaping in [Reshaping::Alone, Reshaping::Splits(1)] {
+            engine.trees.get_mut(table.id as usize).unwrap().reshaping = reshaping;
+            assert_eq!(says(&engine), [false, true], "{reshaping:?}");
+        }
     }
 
     /// Goal (rule D7): with little memory, a search for merges that finds none must not drive out pages

@@ -12,9 +12,10 @@ use crate::engine::store::groups::OldBase;
 use crate::node;
 use crate::node::{MergeRequest, NoOutline, NodeView};
 
-/// Neighbours that one leaf joins: a leaf that fills little of its page joins the first, an empty leaf
-/// a second as well.
-pub(in crate::engine) const NEIGHBOURS_MAX: usize = 2;
+/// Neighbours that one leaf joins, at most: a leaf that fills little of its page joins the first, and an
+/// empty leaf one after the other as long as nothing is left of them either. One group takes them all; its
+/// record names them in about a page.
+pub(in crate::engine) const NEIGHBOURS_MAX: usize = 64;
 
 /// A leaf beside the leaf of a plan, under the same parent.
 pub(in crate::engine) struct Neighbour {
@@ -95,6 +96,14 @@ impl Merges {
         let range = KeyRange { low: bases[0].low(), high: bases[1].high() };
         let entries = (bases[0].count() + bases[1].count()) as i64;
         let deltas = &self.tree(table)?.deltas;
+        let theirs = KeyRange { low: other_view.low(), high: other_view.high() };
+        if deltas.range_bytes(theirs) > self.payload_size {
+            // With so many changes it is merged by itself.
+            return Ok(None);
+        }
+        // The changes of a leaf that is merged already are in its image.
+        let only_theirs = was_empty.then(|| deltas.copy_range(theirs, plan.upto));
+        let deltas = only_theirs.as_ref().unwrap_or(deltas);
         let request =
             MergeRequest { tree: table.id, range, upto: plan.upto, page_size: self.payload_size };
         let merged = node::merge_leaves(&bases, deltas, request, &mut NoOutline)
