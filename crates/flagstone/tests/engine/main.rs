@@ -24,6 +24,7 @@ mod kept;
 mod loads;
 mod on;
 mod own_ecc;
+mod paced;
 mod progress;
 mod read_only;
 mod recovery;

@@ -121,6 +121,11 @@ impl Commits {
         owed > 0 && self.lacks_log(size + owed, self.log_pages_below(RESTART_USE_PERCENT, 1))
     }
 
+    /// Log pages that commits may have beside copies of `owed` bytes.
+    pub(in crate::engine) fn room_beside(&self, owed: usize) -> u64 {
+        self.log_pages_below(RESTART_USE_PERCENT, 1).saturating_sub(self.log_use(owed))
+    }
+
     /// Whether there is no room for copies of all waiting changes.
     pub(crate) fn lacks_room_for_copies(&self) -> bool {
         self.lacks_log(self.memory.packed, self.room.view.log_budget)

@@ -12,6 +12,16 @@ use crate::options::Compaction;
 /// that merges begins.
 const TAIL_SHARE: usize = 2;
 
+/// Share of the log budget, in percent, at which a cycle begins.
+const BEGIN_PERCENT: u64 = 60;
+
+/// Log blocks that must be left when a cycle begins, for logs of few blocks.
+const BEGIN_BLOCKS: u64 = 3;
+
+/// A cycle begins while commits have room for at least one part in this many of the bytes that it may have to copy:
+/// each commit then brings so many times its own bytes of copies with it, at most.
+const COPIES_A_COMMIT: usize = 4;
+
 /// Bytes of a deferred release, at most, without the value or the pages that it releases.
 pub(in crate::engine) const RELEASE_SIZE: usize = 20;
 
@@ -42,6 +52,28 @@ impl Commits {
                     || !self.is_flush_wanted() && self.frontier.flush_in_flight.is_none()
             }
             Phase::Saving => false,
+        }
+    }
+
+    /// Whether the log is so long that a checkpoint has to free a part of it.
+    pub(in crate::engine) fn is_log_filling(&self) -> bool {
+        let copies = self.memory.packed;
+        self.room.view.log_used > self.log_pages_below(BEGIN_PERCENT, BEGIN_BLOCKS)
+            || self.room_beside(copies + copies / COPIES_A_COMMIT) == 0
+    }
+
+    /// Whether the cycle under way has to go on before other work: the log's room for commits went faster
+    /// than the bytes to be copied, since the cycle began, or nothing is left but to end it.
+    pub(in crate::engine) fn is_checkpoint_behind(&self) -> bool {
+        let owed = self.cycle.copies_owed(self.memory.packed);
+        let room = self.room_beside(owed);
+        match self.cycle.phase {
+            Phase::Idle => self.is_log_filling(),
+            Phase::Merging { .. } | Phase::Copying { .. } => {
+                let (owed_first, room_first) = (self.cycle.owed_first, self.cycle.room_first);
+                owed as u128 * u128::from(room_first) > owed_first as u128 * u128::from(room)
+            }
+            Phase::Settling { .. } | Phase::Saving => true,
         }
     }
 

@@ -101,6 +101,8 @@ impl Recovery {
         self.cycle.begin = LogPosition { page: self.frontier.log_page, chain: self.durable_chain };
         self.cycle.begin_commits = self.counts.commits;
         self.cycle.owed = self.memory.packed;
+        self.cycle.owed_first = self.cycle.owed;
+        self.cycle.room_first = self.room_beside(self.cycle.owed);
         self.cycle.tail_size = 0;
         // Copies that have to be made where the log is full leave no room for the record that lets it go: the
         // fewer there are, the sooner it is there (D7).

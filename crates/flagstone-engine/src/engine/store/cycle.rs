@@ -9,18 +9,12 @@ use crate::engine::store::frontier::PENDING_SHARE;
 use crate::engine::store::run::committed::CommittedRun;
 use crate::log::LogPosition;
 
-/// Share of the log budget, in percent, at which a cycle begins.
-const BEGIN_PERCENT: u64 = 60;
-
 /// Copies that wait for one sync, in bytes: written in a few milliseconds, about the time that the sync
 /// takes.
 const COPY_BATCH_MAX: usize = 256 << 10;
 
 /// Such copies take at most one part in this many of the log.
 const COPY_LOG_SHARE: usize = 64;
-
-/// Log blocks that must be left when a cycle begins, for logs of few blocks.
-const BEGIN_BLOCKS: u64 = 3;
 
 /// Step of a cycle.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -52,6 +46,9 @@ pub(crate) struct Cycle {
     pub(in crate::engine) is_awaited: bool,
     /// Bytes that may have to be copied before the cycle ends.
     pub(in crate::engine) owed: usize,
+    /// The same when the cycle began, and the log pages that commits could have beside these copies.
+    pub(in crate::engine) owed_first: usize,
+    pub(in crate::engine) room_first: u64,
     /// The requested checkpoint is the last of the session.
     pub(in crate::engine) is_last: bool,
     /// The next cycle merges every leaf that it can, also where cycles copy.
@@ -154,11 +151,6 @@ impl Store {
         self.cycle.merges_all |= matches!(self.cycle.phase, Phase::Merging { .. });
         self.cycle.goes_first = true;
         self.want_checkpoint();
-    }
-
-    /// Whether the log is so long that a checkpoint has to free a part of it.
-    pub(in crate::engine) fn is_log_filling(&self) -> bool {
-        self.room.view.log_used > self.log_pages_below(BEGIN_PERCENT, BEGIN_BLOCKS)
     }
 
     /// Whether the checkpoint under way is the last one: after it, no operation needs more memory than
