@@ -63,7 +63,6 @@ mod tests;
 mod value;
 
 pub(crate) use chunk::key_head;
-#[cfg(test)]
 pub(crate) use cursor::Sum;
 pub(crate) use cursor::{Entry, Versions};
 pub use map::KeyRange;

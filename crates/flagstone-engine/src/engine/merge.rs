@@ -22,13 +22,14 @@
 //! Victims, unless a guest chooses them (`guest`): a hand walks over the trees, one lowest inner node at a
 //! time. Among the leaves below the nodes that the hand passes, the leaf whose merge frees most memory for
 //! each page written is taken: the biggest group of a window, without any state a leaf, and bounded work a
-//! choice.
+//! choice. The next ones of the window follow while they free as much as recent merges did.
 
 use std::collections::VecDeque;
 
 use flagstone_space::{AppendRoom, LogicalPage, Lsn};
 
 use crate::delta::KeyRange;
+use crate::engine::merge::choose::Found;
 use crate::engine::step::Step;
 use crate::engine::store::catalog::Table;
 use crate::engine::store::private_key::private_key;
@@ -60,6 +61,8 @@ pub(crate) struct MergePlanner {
     /// Bytes that recent merges freed, on average: a window is passed over if its best leaf frees less
     /// than a share of this.
     freed_average: usize,
+    /// Leaves of the last search that were not taken.
+    found: Found,
     /// The search under way.
     search: Search,
     /// The leaf that the last merge found no page for.
@@ -78,7 +81,8 @@ pub(crate) struct MergePlanner {
 /// nodes of all its windows need not fit in memory together (rule D7).
 #[derive(Debug, Default)]
 struct Search {
-    best: Option<(usize, Target)>,
+    /// Leaves of the best window.
+    found: Found,
     window_count: usize,
     /// Trees whose end the hand has reached.
     tree_count: usize,

@@ -56,7 +56,7 @@ fn put_row(database: &Database<SimNand>, table: Table, key: &[u8], value: u8) {
 /// Goal: a search reads no more than the nodes of one path, each once.
 #[test]
 fn the_path_of_a_tall_tree_fits_the_smallest_memory() {
-    let database = created("tiny", 400, &options("flagstone"));
+    let database = created("tiny", 500, &options("flagstone"));
     let table = database.table("t").unwrap();
     let count = 3_000;
     (0..count).for_each(|number| put_row(&database, table, &tall_key(&database, number), 1));

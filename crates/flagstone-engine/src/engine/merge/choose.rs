@@ -4,11 +4,11 @@ use std::cmp::Reverse;
 
 use flagstone_space::{LogicalPage, Lsn};
 
-use crate::delta::{DeltaMap, KeyRange};
+use crate::delta::{DeltaMap, KeyRange, Sum};
 use crate::engine::merge::guest::GuestAnswer;
-use crate::engine::merge::{EMPTIED_MAX, Merges, Reason, Target, WINDOWS_MAX};
+use crate::engine::merge::{EMPTIED_MAX, Merges, Reason, TOGETHER_MAX, Target, WINDOWS_MAX};
 use crate::engine::step::{Step, Stop};
-use crate::engine::store::catalog::{Table, Tree};
+use crate::engine::store::catalog::{CATALOG, Table, Tree};
 use crate::engine::store::descent::Seek;
 use crate::engine::store::groups::WriteJob;
 use crate::error::EngineError;
@@ -100,27 +100,59 @@ impl Merges {
         }
     }
 
-    /// The leaf whose merge frees most bytes a page, among the next windows.
+    /// The leaf whose merge frees most bytes a page, among those found last, or among the next windows
+    /// where none of these frees as much as recent merges did.
     fn choose_leaf(&mut self) -> Step<Option<Target>> {
         if !self.runs.is_empty() {
             return self.choose_in_order();
         }
+        let chosen = match self.take_found(self.planner.freed_average.max(1)) {
+            None => {
+                self.search_windows()?;
+                self.take_found(1)
+            }
+            known => known,
+        };
+        let Some((score, target)) = chosen else { return Ok(None) };
+        self.planner.freed_average = (self.planner.freed_average * 15 + score) / 16;
+        Ok(Some(target))
+    }
+
+    /// Looks at windows until the best leaf of one is not much worse than recent ones.
+    fn search_windows(&mut self) -> Step<()> {
         while self.planner.search.tree_count <= self.trees.len()
             && self.planner.search.window_count < WINDOWS_MAX
             && self.skip_empty_trees()
         {
             self.search_window()?;
             let average = self.planner.freed_average;
-            let best = self.planner.search.best.as_ref();
-            if best.is_some_and(|(score, _)| *score > 0 && score * 2 >= average) {
+            if self.planner.search.found.best().is_some_and(|score| score * 2 >= average) {
                 break;
             }
         }
-        let best = std::mem::take(&mut self.planner.search).best;
-        if let Some((score, _)) = &best {
-            self.planner.freed_average = (self.planner.freed_average * 15 + *score) / 16;
+        self.planner.found = std::mem::take(&mut self.planner.search).found;
+        Ok(())
+    }
+
+    /// The best leaf of the last search that was not taken, if its merge frees at least this much for each
+    /// page now; leaves that were merged since, or free less, are forgotten.
+    fn take_found(&mut self, least: usize) -> Option<(usize, Target)> {
+        loop {
+            let leaf = self.planner.found.leaves.pop()?;
+            let table = self.planner.found.table;
+            let score = self.trees.get(table.id as usize).map_or(0, |tree| {
+                let sum = tree.deltas.sums(&leaf.low, Lsn(u64::MAX)).below(leaf.high.as_deref());
+                self.score(freed_by(sum))
+            });
+            if score < least {
+                continue;
+            }
+            let rest = self.planner.found.leaves.iter().rev();
+            let beside = rest.take_while(|other| other.score * 100 >= score * TOGETHER_PERCENT);
+            let beside = beside.map(|other| other.low.clone()).collect();
+            let target = Target::new(table, leaf.low, Reason::Memory);
+            return Some((score, Target { beside, ..target }));
         }
-        Ok(best.map(|(_, target)| target))
     }
 
     /// The next leaf in key order, while changes are left outside memory: changes loaded for one leaf
@@ -180,16 +212,11 @@ impl Merges {
         self.pool.let_all_go();
         let search = &mut self.planner.search;
         search.window_count += 1;
-        let mut found = found.into_iter();
-        if let Some((score, key)) = found.next()
-            && search.best.as_ref().is_none_or(|(best, _)| score > *best)
-        {
-            let is_near = |other: &usize| other * 100 >= score * TOGETHER_PERCENT;
-            let beside = found.filter(|(other, _)| is_near(other)).map(|(_, key)| key);
-            let target = Target::new(table, key, Reason::Memory);
-            search.best = Some((score, Target { beside: beside.collect(), ..target }));
-        }
         search.tree_count += usize::from(next.is_none());
+        let found = Found { table, leaves: found };
+        if found.best() > search.found.best() {
+            search.found = found;
+        }
         self.planner.pass_to(next);
         Ok(())
     }
@@ -206,10 +233,9 @@ impl Merges {
         true
     }
 
-    /// Best leaves below the lowest inner node at the hand with their scores, the best one first, and
-    /// the key at which the next node begins.
-    #[expect(clippy::type_complexity, reason = "scores and keys, start of the next node")]
-    fn best_below(&mut self, table: Table) -> Step<(Vec<(usize, Vec<u8>)>, Option<Vec<u8>>)> {
+    /// Best leaves below the lowest inner node at the hand, the best one last, and the key at which the next
+    /// node begins.
+    fn best_below(&mut self, table: Table) -> Step<(Vec<Leaf>, Option<Vec<u8>>)> {
         let durable = self.merge_lsn();
         if let Some(next) = self.behind_unreadable(table, &self.planner.key) {
             return Ok((Vec::new(), next));
@@ -225,9 +251,9 @@ impl Merges {
             if self.obstacles.passes_over(frame.page) {
                 return Ok((Vec::new(), next));
             }
-            let totals = deltas.range_totals(KeyRange::ALL, durable);
-            let score = self.score(totals.bytes);
-            return Ok(((score > 0).then(|| (score, Vec::new())).into_iter().collect(), next));
+            let score = self.score(freed_by(deltas.sums(&[], durable).below(None)));
+            let only = (score > 0).then_some(Leaf { score, low: Vec::new(), high: None });
+            return Ok((only.into_iter().collect(), next));
         }
         // Where every change is durable, sums are those of whole chunks.
         let is_all = self.frontier.newest_delta <= durable;
@@ -237,9 +263,17 @@ impl Merges {
             self.groups.busy.contains(page) || self.obstacles.passes_over(*page)
         };
         let is_busy = |child| is_any_busy && view.child(child).as_ref().is_some_and(busy);
-        let best = tally.best(1 + self.beside_max(), is_busy).into_iter();
-        let best = best.map(|(child, bytes)| (self.score(bytes), view.separator(child)));
-        Ok((best.filter(|(score, _)| *score > 0).collect(), next))
+        let best = tally.best(1 + TOGETHER_MAX, is_busy).into_iter().rev();
+        let best = best.map(|(child, bytes)| Leaf {
+            score: self.score(bytes),
+            low: view.separator(child),
+            high: if child + 1 < view.count() {
+                Some(view.separator(child + 1))
+            } else {
+                next.clone()
+            },
+        });
+        Ok((best.filter(|leaf| leaf.score > 0).collect(), next))
     }
 
     /// Bytes freed for each page that the merge is likely to write.
@@ -257,6 +291,40 @@ const TOGETHER_PERCENT: usize = 75;
 
 /// Memory of a delta beside its record, roughly: enough to compare groups.
 const DELTA_OVERHEAD: usize = 7;
+
+/// Bytes that a merge of these changes frees.
+const fn freed_by(sum: Sum) -> usize {
+    sum.bytes + sum.count * DELTA_OVERHEAD
+}
+
+/// A leaf that a search found, with the bytes that its merge frees for each page.
+#[derive(Debug)]
+struct Leaf {
+    score: usize,
+    low: Vec<u8>,
+    high: Option<Vec<u8>>,
+}
+
+/// Leaves below one inner node.
+#[derive(Debug)]
+pub(super) struct Found {
+    table: Table,
+    /// The best one last.
+    leaves: Vec<Leaf>,
+}
+
+impl Default for Found {
+    fn default() -> Self {
+        Self { table: CATALOG, leaves: Vec::new() }
+    }
+}
+
+impl Found {
+    /// Bytes that the merge of the best leaf frees.
+    fn best(&self) -> Option<usize> {
+        self.leaves.last().map(|leaf| leaf.score)
+    }
+}
 
 /// Bytes of deltas by child.
 struct Tally {
@@ -280,7 +348,7 @@ impl Tally {
             } else {
                 sums.below(view.high())
             };
-            *bytes = sum.bytes + sum.count * DELTA_OVERHEAD;
+            *bytes = freed_by(sum);
         }
         Self { bytes }
     }

@@ -165,7 +165,7 @@ impl Merges {
             return Ok(plans);
         }
         let mut page_count = plan.pages.len();
-        for key in keys {
+        for key in keys.iter().take(self.beside_max()) {
             let Some(page) = self.sibling_of(plan, key)? else { continue };
             let is_taken = page == plan.page || plans.iter().any(|other| other.page == page);
             if is_taken || !self.may_read_beside(page) {
@@ -201,7 +201,7 @@ impl Merges {
     }
 
     /// Leaves that may split together with one, at most.
-    pub(super) fn beside_max(&self) -> usize {
+    fn beside_max(&self) -> usize {
         (self.together_max() / 2).min(TOGETHER_MAX) - 1
     }
 
