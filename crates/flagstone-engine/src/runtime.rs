@@ -7,8 +7,9 @@
 //! Invariants:
 //! - **W1** The engine's latch is never held across I/O. Where both latches are held, the space's
 //!   was taken first, and nothing but memory is touched under both. Where the device serves several
-//!   requests at a time, the space's latch is free, too, during page reads, flushes, and all syncs
-//!   but those of a checkpoint.
+//!   requests at a time, the space's latch is free, too, during page reads, flushes, and syncs. A
+//!   checkpoint lends it during its syncs: to threads that read a page, and to nobody else. It is held
+//!   during the syncs of the last checkpoint, of one that the space floor makes itself, and of an erase.
 //! - **W2** A page is handed to the engine only together with the metadata read with it; the engine
 //!   discards a page that was overtaken (rule D15).
 //! - **W3** On devices that need a sync, a group's record is appended only after its pages are
@@ -27,12 +28,14 @@ use crate::lock::Xid;
 use crate::log::LogGeometry;
 use crate::options::Options;
 use crate::sync::{Mutex, RwLock, RwLockReadGuard, RwLockWriteGuard};
+use latch::Latch;
 use sleep::Sleepers;
 
 mod check;
 mod drive;
 mod flush;
 mod jobs;
+mod latch;
 mod meter;
 mod named_snapshot;
 mod open;
@@ -70,7 +73,7 @@ const PAGES_AT_HAND: usize = 16;
 #[derive(Debug)]
 pub struct Runtime<D: Nand> {
     engine: RwLock<Engine>,
-    space: Mutex<Space<D>>,
+    space: Latch<Space<D>>,
     /// Threads that wait for a lock, a flush, or the work of another thread.
     sleepers: Sleepers,
     /// Held by the thread that does background work.
@@ -163,6 +166,12 @@ impl<D: Nand> Runtime<D> {
         SpaceGuard::over(self.space.lock())
     }
 
+    /// The space floor for the two ends of a read beside it, and nothing else: a checkpoint may be
+    /// under way.
+    fn space_to_read(&self) -> SpaceGuard<'_, D> {
+        SpaceGuard::over(self.space.lock_to_read())
+    }
+
     pub(crate) fn log_page_size(&self) -> usize {
         self.geometry.slot_size() * usize::from(self.geometry.slots_per_page())
     }
@@ -211,12 +220,13 @@ impl<D: Nand> Runtime<D> {
         }
     }
 
-    /// Reads without holding the space's latch, where the device serves several requests at a time.
+    /// Reads without holding the space's latch, where the device serves several requests at a time; also
+    /// during the syncs of a checkpoint.
     fn read_beside(&self, fetch: Fetch) -> Option<Fetched> {
         let Fetch::Page(page, _) = fetch else { return None };
-        let mut ticket = self.space().begin_read(page)?;
+        let mut ticket = self.space_to_read().begin_read(page)?;
         ticket.run();
-        let mut space = self.space();
+        let mut space = self.space_to_read();
         let begun_ns = space.busy_ns();
         let found = Some(space.end_read(ticket)?);
         let cost_ns = space.busy_ns() - begun_ns;

@@ -57,8 +57,18 @@ mod scheduled {
     #[derive(Debug)]
     pub(crate) struct MutexGuard<'a, T> {
         latch: &'a sync::Mutex<T>,
-        /// `None` while the holder waits for a condition.
+        /// `None` while the holder waits for a condition, or has given the latch away.
         held: Option<sync::MutexGuard<'a, T>>,
+    }
+
+    impl<T> MutexGuard<'_, T> {
+        /// Gives the latch away while `work` is done.
+        pub(crate) fn unlocked<R>(guard: &mut Self, work: impl FnOnce() -> R) -> R {
+            guard.held = None;
+            let result = work();
+            guard.held = Some(lock(guard.latch));
+            result
+        }
     }
 
     fn lock<T>(latch: &sync::Mutex<T>) -> sync::MutexGuard<'_, T> {
@@ -112,6 +122,15 @@ mod scheduled {
     impl Condvar {
         pub(crate) fn notify_one(&self) {
             self.0.notify_one();
+        }
+
+        pub(crate) fn notify_all(&self) {
+            self.0.notify_all();
+        }
+
+        pub(crate) fn wait<T>(&self, guard: &mut MutexGuard<'_, T>) {
+            let Some(held) = guard.held.take() else { return };
+            guard.held = Some(self.0.wait(held).unwrap_or_else(PoisonError::into_inner));
         }
 
         pub(crate) fn wait_for<T>(&self, guard: &mut MutexGuard<'_, T>, limit: Duration) {

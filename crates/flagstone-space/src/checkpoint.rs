@@ -9,14 +9,17 @@
 //! read badly at mount may read well later. K6. A session whose last checkpoint says that it is closed writes
 //! nothing more before it has taken that back; the device may grow, which no record has to mention (E1). The
 //! content of a closed session was complete: nothing has to be copied, and a session that only reads writes
-//! nothing.
+//! nothing. K7. A checkpoint may leave the space during its two syncs. Until it is over others only read:
+//! nothing is programmed or erased, and no page gets another place.
 
+use alloc::boxed::Box;
 use alloc::vec::Vec;
 use core::ops::Range;
 
-use flagstone_nand::{BlockIndex, Geometry, Nand};
+use flagstone_nand::{BlockIndex, Geometry, Nand, NandError};
 
 use crate::blocks::BlockState;
+use crate::concurrent_io::SyncTicket;
 use crate::error::SpaceError;
 use crate::frontier::Stream;
 use crate::frozen::Frozen;
@@ -24,6 +27,7 @@ use crate::mapping::UNMAPPED;
 use crate::meta::{PageKind, PageMeta};
 use crate::place::Entitlement;
 use crate::record::{OPEN_GROUP_PAGE_SIZE, OpenBlock, Record};
+use crate::ring::ProgrammedRecord;
 use crate::space::{Session, Space, Suspect};
 use crate::{Cause, LogicalPage, SpaceBug};
 
@@ -38,6 +42,37 @@ pub(crate) mod stored {
 /// forgotten.
 const RECORD_USE_PERCENT: usize = 75;
 
+/// A checkpoint that waits for a sync (K7). Given up, it is one that failed: the next one starts anew.
+#[derive(Debug)]
+#[must_use]
+pub struct CheckpointUnderWay {
+    unsynced: Unsynced,
+    log_head: u64,
+    /// Programs and erases that the checkpoint goes on from.
+    changes: u64,
+    /// None where nothing is left to sync.
+    sync: Option<SyncTicket>,
+}
+
+/// What a checkpoint programmed last.
+#[derive(Debug)]
+enum Unsynced {
+    /// The mapping, for a record with this blob of the caller.
+    Mapping(Vec<u8>),
+    Record(Box<ProgrammedRecord>),
+}
+
+impl CheckpointUnderWay {
+    /// Makes durable what the checkpoint has programmed so far.
+    ///
+    /// # Errors
+    ///
+    /// To be handed to [`Space::advance_checkpoint`].
+    pub fn run(&self) -> Result<(), NandError> {
+        self.sync.as_ref().map_or(Ok(()), SyncTicket::run)
+    }
+}
+
 impl<D: Nand> Space<D> {
     /// Makes the mapping durable, with `user` for the next mount to hand back.
     ///
@@ -49,6 +84,70 @@ impl<D: Nand> Space<D> {
     pub fn checkpoint(&mut self, user: &[u8]) -> Result<(), SpaceError> {
         self.ready()?;
         self.checkpoint_with(user.to_vec(), self.log.head)
+    }
+
+    /// A checkpoint that needs the space before, between and behind its two syncs only (K7); none where the
+    /// device works for one at a time: [`Space::checkpoint`] does it there.
+    ///
+    /// # Errors
+    ///
+    /// As [`Space::checkpoint`].
+    pub fn begin_checkpoint(
+        &mut self,
+        user: &[u8],
+    ) -> Result<Option<CheckpointUnderWay>, SpaceError> {
+        if !self.layout().capabilities.needs_sync || self.flash.device.shared().is_none() {
+            return Ok(None);
+        }
+        self.ready()?;
+        let log_head = self.log.head;
+        self.program_mapping()?;
+        self.await_sync(Unsynced::Mapping(user.to_vec()), log_head).map(Some)
+    }
+
+    /// Goes on with a checkpoint whose sync has ended like this; none once the checkpoint is durable.
+    ///
+    /// # Errors
+    ///
+    /// As [`Space::checkpoint`]. A failed sync poisons the space (rule D10).
+    ///
+    /// # Panics
+    ///
+    /// If the space was changed meanwhile (K7): the record would name other pages than it frees.
+    pub fn advance_checkpoint(
+        &mut self,
+        checkpoint: CheckpointUnderWay,
+        synced: Result<(), NandError>,
+    ) -> Result<Option<CheckpointUnderWay>, SpaceError> {
+        let CheckpointUnderWay { unsynced, log_head, changes, sync } = checkpoint;
+        assert_eq!(self.flash.changes, changes, "a checkpoint alone programs and erases");
+        assert!(self.map.is_clean(), "no page gets another place during a checkpoint");
+        if let Some(ticket) = sync {
+            self.end_sync(ticket, synced)?;
+        }
+        match unsynced {
+            Unsynced::Mapping(user) => {
+                let record = self.program_record(self.make_record(user, log_head))?;
+                self.await_sync(Unsynced::Record(Box::new(record)), log_head).map(Some)
+            }
+            Unsynced::Record(record) => {
+                self.record_durable(*record);
+                self.mapping_durable(log_head);
+                Ok(None)
+            }
+        }
+    }
+
+    fn await_sync(
+        &mut self,
+        unsynced: Unsynced,
+        log_head: u64,
+    ) -> Result<CheckpointUnderWay, SpaceError> {
+        let sync = if self.flash.is_settled() { None } else { self.begin_sync()? };
+        if sync.is_none() {
+            self.flash.fence().map_err(|error| self.fail(error))?;
+        }
+        Ok(CheckpointUnderWay { unsynced, log_head, changes: self.flash.changes, sync })
     }
 
     /// As [`Space::checkpoint`], the last of a session (K6). It may go on all the same.
@@ -74,14 +173,24 @@ impl<D: Nand> Space<D> {
     }
 
     fn checkpoint_with(&mut self, user: Vec<u8>, log_head: u64) -> Result<(), SpaceError> {
+        self.program_mapping()?;
+        self.flash.fence().map_err(|error| self.fail(error))?;
+        self.write_record(self.make_record(user, log_head))?;
+        self.mapping_durable(log_head);
+        Ok(())
+    }
+
+    /// Programs the mapping pages that changed, and leaves none of them to a partner (rule D9).
+    fn program_mapping(&mut self) -> Result<(), SpaceError> {
         let mut buffer = core::mem::take(&mut self.move_buffer);
         let written = self.write_meta_pages(&mut buffer);
         self.move_buffer = buffer;
         written?;
-        self.settle_pairs()?;
-        self.flash.fence().map_err(|error| self.fail(error))?;
-        let record = self.make_record(user, log_head);
-        self.write_record(record)?;
+        self.settle_pairs()
+    }
+
+    /// A record of the whole mapping is durable: what only the record before it needed is free.
+    fn mapping_durable(&mut self, log_head: u64) {
         // Units that the record frees wait for it, whoever pays for the time.
         self.blocks.placed_at = self.blocks.placed_at.max(self.flash.moment_of_all());
         for at in core::mem::take(&mut self.meta_old) {
@@ -94,7 +203,6 @@ impl<D: Nand> Space<D> {
         }
         self.log_head_durable(log_head);
         self.flash.tally.checkpoints += 1;
-        Ok(())
     }
 
     /// Whether a mount would find so many groups open, with `pages` more, that a record is due which forgets

@@ -66,6 +66,7 @@ pub use append::{APPEND_SLOTS_MAX, AppendLack, AppendRoom, append_lack};
 pub use blocks::BlockState;
 #[doc(hidden)]
 pub use bugs::SpaceBug;
+pub use checkpoint::CheckpointUnderWay;
 pub use collect::{Fault, NewerImage, NoOwner, Owner};
 pub use concurrent_io::{FlushTicket, ReadTicket, SyncTicket};
 pub use error::{Check, MountError, OptionFault, SpaceError, Structure};

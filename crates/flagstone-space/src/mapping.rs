@@ -50,6 +50,11 @@ impl Bits {
         self.0.get(index as usize / 64).is_some_and(|word| word >> (index % 64) & 1 == 1)
     }
 
+    /// Whether all bits are clear.
+    pub(crate) fn is_empty(&self) -> bool {
+        self.0.iter().all(|word| *word == 0)
+    }
+
     /// Sets the bit; whether it was clear.
     pub(crate) fn insert(&mut self, index: u32) -> bool {
         let word = &mut self.0[index as usize / 64];
@@ -250,6 +255,11 @@ impl Mapping {
 
     pub(crate) fn is_dirty(&self, map_page: u32) -> bool {
         self.dirty.get(map_page)
+    }
+
+    /// Whether the copy on flash has every entry.
+    pub(crate) fn is_clean(&self) -> bool {
+        self.dirty.is_empty()
     }
 
     pub(crate) fn mark_dirty(&mut self, map_page: u32) {

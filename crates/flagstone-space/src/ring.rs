@@ -48,6 +48,15 @@ pub(crate) struct Ring {
     pub(crate) doubtful: bool,
 }
 
+/// A record whose copies are programmed, and not known to be durable.
+#[derive(Debug)]
+#[must_use]
+pub(crate) struct ProgrammedRecord {
+    record: Record,
+    /// Numbers up to which it reserves: of versions, sequences and groups.
+    reserves: (u64, u32, u64),
+}
+
 impl RingHalf {
     /// The block behind the current one that does not hold the newest record (A2), by index: the current one itself, where
     /// a record did not fit it, and the half has no third block.
@@ -134,7 +143,18 @@ impl<D: Nand> Space<D> {
     }
 
     /// Writes both copies of a record and makes them durable (A1).
-    pub(crate) fn write_record(&mut self, mut record: Record) -> Result<(), SpaceError> {
+    pub(crate) fn write_record(&mut self, record: Record) -> Result<(), SpaceError> {
+        let programmed = self.program_record(record)?;
+        self.flash.fence().map_err(|error| self.fail(error))?;
+        self.record_durable(programmed);
+        Ok(())
+    }
+
+    /// Programs both copies of a record. It counts once they are durable.
+    pub(crate) fn program_record(
+        &mut self,
+        mut record: Record,
+    ) -> Result<ProgrammedRecord, SpaceError> {
         record.closed = self.session == Session::Closing && !self.is_flushing;
         let reserves = match record.closed {
             true => self.numbers.last_reserves(),
@@ -153,10 +173,14 @@ impl<D: Nand> Space<D> {
         let result = self.write_copies(&mut record, &mut bytes);
         self.meta_buffer = bytes;
         result?;
-        self.flash.fence().map_err(|error| self.fail(error))?;
+        Ok(ProgrammedRecord { record, reserves })
+    }
+
+    /// Both copies of a record are durable.
+    pub(crate) fn record_durable(&mut self, programmed: ProgrammedRecord) {
+        let ProgrammedRecord { record, reserves } = programmed;
         self.numbers.reserved(reserves);
         self.durable = Some(record);
-        Ok(())
     }
 
     fn write_copies(&mut self, record: &mut Record, bytes: &mut Vec<u8>) -> Result<(), SpaceError> {

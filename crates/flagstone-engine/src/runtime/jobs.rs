@@ -279,7 +279,7 @@ impl<D: Nand> Runtime<D> {
         space.log_release(job.release_before);
         let written = match job.is_last {
             true => space.close(&job.master),
-            false => space.checkpoint(&job.master),
+            false => Self::checkpoint_beside_readers(&mut space, &job.master),
         };
         if let Err(error) = written {
             self.engine().checkpoint_failed();
@@ -290,6 +290,22 @@ impl<D: Nand> Runtime<D> {
         // cannot be repaired now is met again by its next reader.
         while !job.is_last && space.background(&mut Folding(&self.engine)).is_ok_and(|more| more) {}
         Ok(Done::Checkpoint)
+    }
+
+    /// Makes a checkpoint; other threads read during its syncs, where the device allows it.
+    fn checkpoint_beside_readers(
+        space: &mut SpaceGuard<'_, D>,
+        master: &[u8],
+    ) -> Result<(), SpaceError> {
+        let mut next = space.begin_checkpoint(master)?;
+        if next.is_none() {
+            return space.checkpoint(master);
+        }
+        while let Some(checkpoint) = next {
+            let synced = space.lend(|| checkpoint.run());
+            next = space.advance_checkpoint(checkpoint, synced)?;
+        }
+        Ok(())
     }
 
     fn release(&self, release: Release, is_new: bool) -> Result<(), EngineError> {

@@ -12,7 +12,8 @@ use std::ops::{Deref, DerefMut};
 use flagstone_nand::Nand;
 use flagstone_space::{Bill, Space};
 
-use crate::sync::{Mutex, MutexGuard, thread_local};
+use super::latch::LatchGuard;
+use crate::sync::{Mutex, thread_local};
 
 thread_local! {
     static SPENT: Cell<Bill> = Cell::default();
@@ -20,14 +21,30 @@ thread_local! {
 
 /// The space floor, latched. Flash work done through the guard is charged to this thread's bill.
 pub struct SpaceGuard<'a, D: Nand> {
-    space: MutexGuard<'a, Space<D>>,
+    space: LatchGuard<'a, Space<D>>,
     before: Bill,
 }
 
 impl<'a, D: Nand> SpaceGuard<'a, D> {
-    pub(super) fn over(space: MutexGuard<'a, Space<D>>) -> Self {
+    pub(super) fn over(space: LatchGuard<'a, Space<D>>) -> Self {
         let before = space.bill();
         Self { space, before }
+    }
+
+    /// Lends the latch to readers while `work` is done; what they do is charged to them.
+    pub(super) fn lend<T>(&mut self, work: impl FnOnce() -> T) -> T {
+        self.charge();
+        let result = self.space.lend(work);
+        self.before = self.space.bill();
+        result
+    }
+
+    fn charge(&mut self) {
+        let now = self.space.bill();
+        // Most calls only read.
+        if now != self.before {
+            SPENT.with(|spent| spent.set(spent.get() + (now - self.before)));
+        }
     }
 }
 
@@ -53,11 +70,7 @@ impl<D: Nand> DerefMut for SpaceGuard<'_, D> {
 
 impl<D: Nand> Drop for SpaceGuard<'_, D> {
     fn drop(&mut self) {
-        let now = self.space.bill();
-        // Most calls only read.
-        if now != self.before {
-            SPENT.with(|spent| spent.set(spent.get() + (now - self.before)));
-        }
+        self.charge();
     }
 }
 

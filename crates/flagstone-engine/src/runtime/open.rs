@@ -8,7 +8,7 @@ use flagstone_space::{MountError, MountReport};
 use super::restart::Restart;
 use super::sizing::space_options;
 use super::{
-    EngineError, LogGeometry, Lsn, Mutex, Nand, OpenError, Options, Runtime, RwLock, Space,
+    EngineError, Latch, LogGeometry, Lsn, Mutex, Nand, OpenError, Options, Runtime, RwLock, Space,
 };
 use crate::bugs::Bugs;
 use crate::engine::{
@@ -194,7 +194,7 @@ impl<D: Nand> Runtime<D> {
         engine.carry_appends(space.append_room());
         Ok(Self {
             engine: RwLock::new(engine),
-            space: Mutex::new(space),
+            space: Latch::new(space),
             sleepers: super::Sleepers::default(),
             working: Mutex::new(()),
             wear: Mutex::new(None),

@@ -8,7 +8,7 @@ use tempfile::TempDir;
 
 use super::devices::{options, profile};
 use super::harness::{REGION, content};
-use crate::{LogRead, LogicalPage, Lsn, NoOwner, Space, SpaceError, WriteTag};
+use crate::{CheckpointUnderWay, LogRead, LogicalPage, Lsn, NoOwner, Space, SpaceError, WriteTag};
 
 type FileSpace = Space<SegmentFile<FileStorage>>;
 
@@ -210,4 +210,151 @@ fn appends_without_room_are_made_again_elsewhere() {
     let bytes = log_bytes(&mut space, last.page);
     let size = space.log_slot_size();
     assert_eq!([&bytes[..3], &bytes[size..size + 3]], [b"one", b"two"]);
+}
+
+/// A space with a bit of everything: changed pages, a forgotten one, an open group, a log, an older record.
+fn worked(directory: &TempDir) -> FileSpace {
+    let mut space = space(directory);
+    (0..40).for_each(|page| write(&mut space, LogicalPage(page), 1));
+    space.checkpoint(b"older").unwrap();
+    (20..60).for_each(|page| write(&mut space, LogicalPage(page), 2));
+    assert_eq!(space.trim(LogicalPage(3), None), Ok(true));
+    let group = space.new_group().unwrap();
+    space
+        .write_in_group(group, LogicalPage(70), b"group", &WriteTag::data(Lsn(3), REGION))
+        .unwrap();
+    let log = space.log_append(&[5; 700]).unwrap();
+    space.log_skip_page();
+    space.log_append(&[6; 700]).unwrap();
+    space.log_release(log.page + 1);
+    space
+}
+
+/// Goes on with a checkpoint until it is durable; how many syncs it took.
+fn finish(space: &mut FileSpace, checkpoint: Option<CheckpointUnderWay>) -> usize {
+    let (mut next, mut syncs) = (checkpoint, 0);
+    while let Some(checkpoint) = next {
+        let synced = checkpoint.run();
+        next = space.advance_checkpoint(checkpoint, synced).unwrap();
+        syncs += 1;
+    }
+    syncs
+}
+
+fn mounted(directory: &TempDir) -> (FileSpace, crate::MountReport) {
+    let storage = FileStorage::open(&directory.path().join("file")).unwrap();
+    Space::mount(SegmentFile::open(storage).unwrap()).unwrap()
+}
+
+fn read_all(space: &mut FileSpace) -> Vec<Option<Vec<u8>>> {
+    let read = |page| {
+        let mut image = Vec::new();
+        space.read(LogicalPage(page), &mut image).is_ok().then_some(image)
+    };
+    (0..80).map(read).collect()
+}
+
+/// Goal (K7): a checkpoint that leaves the space during its syncs writes what any checkpoint does, in the same
+/// number of syncs. Method: the same work on two files; their bytes and what a mount finds are compared.
+#[test]
+fn a_checkpoint_in_steps_writes_what_any_checkpoint_does() {
+    let directories = [tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap()];
+    let [mut space, mut other] = directories.each_ref().map(worked);
+    other.checkpoint(b"user").unwrap();
+    let begun = space.begin_checkpoint(b"user").unwrap();
+    assert_eq!(finish(&mut space, begun), 2);
+    assert_eq!(space.durable, other.durable);
+    assert_eq!(space.bill(), other.bill());
+    assert_eq!(space.stats().checkpoints, other.stats().checkpoints);
+    assert_eq!(space.device().counters().syncs, other.device().counters().syncs);
+    assert_eq!(space.live_pages(), other.live_pages());
+    assert_eq!(space.log_used_pages(), other.log_used_pages());
+    drop((space, other));
+    let [bytes, expected] =
+        directories.each_ref().map(|it| std::fs::read(it.path().join("file")).unwrap());
+    assert!(bytes == expected, "the files differ");
+    let [(mut space, report), (mut other, expected)] = directories.each_ref().map(mounted);
+    assert_eq!(report, expected);
+    assert_eq!(report.user, b"user");
+    assert_eq!(read_all(&mut space), read_all(&mut other));
+}
+
+/// Goal (K7): readers find every page while a checkpoint waits for a sync.
+#[test]
+fn pages_are_read_during_a_checkpoint() {
+    let directory = tempfile::tempdir().unwrap();
+    let mut space = worked(&directory);
+    let expected = read_all(&mut space);
+    let mut next = space.begin_checkpoint(b"user").unwrap();
+    while let Some(checkpoint) = next {
+        for (page, expected) in (0..).zip(&expected) {
+            let mut ticket = space.begin_read(LogicalPage(page));
+            ticket.iter_mut().for_each(|ticket| ticket.run());
+            let read = ticket.and_then(|ticket| space.end_read(ticket)).map(|(_, image)| image);
+            assert_eq!(read, *expected, "page {page}");
+        }
+        let synced = checkpoint.run();
+        next = space.advance_checkpoint(checkpoint, synced).unwrap();
+    }
+}
+
+/// Goal (K2, D10): a sync that fails in a checkpoint poisons the space, and its record does not count.
+#[test]
+fn a_checkpoint_whose_sync_fails_poisons_the_space() {
+    for syncs in 0..2 {
+        let directory = tempfile::tempdir().unwrap();
+        let mut space = worked(&directory);
+        let (before, used) = (space.durable.clone(), space.log_used_pages());
+        let mut checkpoint = space.begin_checkpoint(b"user").unwrap().unwrap();
+        for _ in 0..syncs {
+            let synced = checkpoint.run();
+            checkpoint = space.advance_checkpoint(checkpoint, synced).unwrap().unwrap();
+        }
+        let failed = space.advance_checkpoint(checkpoint, Err(NandError::SyncFailed));
+        assert_eq!(failed.err(), Some(SpaceError::Device(NandError::SyncFailed)));
+        assert!(matches!(space.begin_checkpoint(b"user"), Err(SpaceError::Poisoned)));
+        assert_eq!((&space.durable, space.log_used_pages()), (&before, used));
+    }
+}
+
+/// Goal (K2): a checkpoint that was given up frees nothing, and the next one starts anew. Method: one is given
+/// up before each of its syncs; before the next one pages change.
+#[test]
+fn a_checkpoint_that_was_given_up_is_made_anew() {
+    for syncs in 0..2 {
+        let directory = tempfile::tempdir().unwrap();
+        let mut space = worked(&directory);
+        let mut checkpoint = space.begin_checkpoint(b"lost").unwrap().unwrap();
+        for _ in 0..syncs {
+            let synced = checkpoint.run();
+            checkpoint = space.advance_checkpoint(checkpoint, synced).unwrap().unwrap();
+        }
+        drop(checkpoint);
+        write(&mut space, LogicalPage(5), 9);
+        let begun = space.begin_checkpoint(b"user").unwrap();
+        finish(&mut space, begun);
+        let expected = read_all(&mut space);
+        assert!(space.verify().unwrap().is_empty());
+        drop(space);
+        let (mut space, report) = mounted(&directory);
+        assert_eq!(report.user, b"user");
+        assert_eq!(read_all(&mut space), expected);
+    }
+}
+
+/// Goal (K7): a change in the middle of a checkpoint is noticed before its record frees anything.
+#[test]
+fn a_change_during_a_checkpoint_is_refused() {
+    let changes: [fn(&mut FileSpace); 2] = [
+        |space| write(space, LogicalPage(5), 9),
+        |space| assert_eq!(space.trim(LogicalPage(5), None), Ok(true)),
+    ];
+    for change in changes {
+        let directory = tempfile::tempdir().unwrap();
+        let mut space = worked(&directory);
+        let checkpoint = space.begin_checkpoint(b"user").unwrap().unwrap();
+        change(&mut space);
+        let advance = || space.advance_checkpoint(checkpoint, Ok(())).map(|_| ());
+        assert!(std::panic::catch_unwind(std::panic::AssertUnwindSafe(advance)).is_err());
+    }
 }

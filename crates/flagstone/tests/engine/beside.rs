@@ -245,11 +245,8 @@ fn commits_of_threads_survive_cuts_of_a_shared_file() {
     }
 }
 
-/// Goal (W1): a reader of a page waits for no sync, whether of a flush, of the spilled changes of a large
-/// transaction, or of leaves that commit one. Method: syncs are held up; a reader goes over a table that
-/// memory does not hold. With a reader that waits this test does not go on.
-#[test]
-fn readers_wait_for_no_sync() {
+/// A database whose table `t` has rows that memory does not hold, and an empty table.
+fn opened_anew() -> (Together, Shared, [Table; 2]) {
     let profile = Profile::named("segment-file").unwrap().with_block_count(64).unwrap();
     let file = Together::new(SimStorage::new(profile.timing));
     let options = Options::default().with_memory(256 << 10);
@@ -262,33 +259,75 @@ fn readers_wait_for_no_sync() {
     drop(database);
     let device = SegmentFile::open(file.clone()).unwrap();
     let database = Database::open_on(device, &options).unwrap();
-    let [table, other] = ["t", "other"].map(|name| database.table(name).unwrap());
+    let tables = ["t", "other"].map(|name| database.table(name).unwrap());
+    (file, database, tables)
+}
 
-    for rows in [1, 200, ROWS] {
-        file.gate.change(|gate| (gate.is_shut, gate.has_ended) = (true, false));
-        thread::scope(|scope| {
-            let (database, gate) = (&database, &file.gate);
-            let writer = scope.spawn(move || {
-                let mut txn = database.begin();
-                let puts = (0..rows).try_for_each(|row| txn.put(other, &key(row), &[8; 120]));
-                let committed =
-                    puts.map_err(Error::from).and_then(|()| Ok(txn.commit().map(drop)?));
-                gate.change(|gate| gate.has_ended = true);
-                committed
-            });
-            while gate.holds_one() {
-                let (sender, receiver) = mpsc::channel();
-                scope.spawn(move || {
-                    let snapshot = database.snapshot().unwrap();
-                    sender.send(snapshot.range(table, ..).filter_map(Result::ok).count())
-                });
-                let count = receiver.recv_timeout(Duration::from_secs(60));
-                let is_held = count != Ok(ROWS as usize);
-                gate.change(|gate| (gate.is_shut, gate.passes) = (!is_held, 1));
-                assert_eq!(count, Ok(ROWS as usize), "beside a commit of {rows} rows");
-            }
-            file.gate.change(|gate| gate.is_shut = false);
-            writer.join().unwrap().unwrap();
+/// Does `work` while each of its syncs is held up until a reader has gone over all rows of `table`; returns the
+/// number of syncs. With a reader that waits for one, this does not go on.
+fn read_beside_syncs<E: std::fmt::Debug + Send>(
+    file: &Together,
+    database: &Shared,
+    table: Table,
+    work: impl FnOnce() -> Result<(), E> + Send,
+) -> usize {
+    let mut syncs = 0;
+    file.gate.change(|gate| (gate.is_shut, gate.has_ended) = (true, false));
+    thread::scope(|scope| {
+        let gate = &file.gate;
+        let writer = scope.spawn(move || {
+            let done = work();
+            gate.change(|gate| gate.has_ended = true);
+            done
         });
+        while gate.holds_one() {
+            let (sender, receiver) = mpsc::channel();
+            scope.spawn(move || {
+                let snapshot = database.snapshot().unwrap();
+                sender.send(snapshot.range(table, ..).filter_map(Result::ok).count())
+            });
+            let count = receiver.recv_timeout(Duration::from_secs(60));
+            let is_held = count != Ok(ROWS as usize);
+            gate.change(|gate| (gate.is_shut, gate.passes) = (!is_held, 1));
+            assert_eq!(count, Ok(ROWS as usize), "beside sync {syncs}");
+            syncs += 1;
+        }
+        gate.change(|gate| gate.is_shut = false);
+        writer.join().unwrap().unwrap();
+    });
+    syncs
+}
+
+/// Goal (W1): a reader of a page waits for no sync, whether of a flush, of the spilled changes of a large
+/// transaction, or of leaves that commit one. Method: syncs are held up; a reader goes over a table that
+/// memory does not hold. With a reader that waits this test does not go on.
+#[test]
+fn readers_wait_for_no_sync() {
+    let (file, database, [table, other]) = opened_anew();
+    for rows in [1, 200, ROWS] {
+        read_beside_syncs(&file, &database, table, || {
+            let mut txn = database.begin();
+            (0..rows).try_for_each(|row| txn.put(other, &key(row), &[8; 120]))?;
+            txn.commit()?;
+            Ok::<_, Error>(())
+        });
+    }
+}
+
+/// Goal (W1): a reader of a page waits for no sync of a checkpoint, before its record or behind it. Method: as
+/// above, beside checkpoints of few changes and of many.
+#[test]
+fn readers_wait_for_no_sync_of_a_checkpoint() {
+    let (file, database, [table, other]) = opened_anew();
+    let checkpoints = || database.stats().space.checkpoints;
+    for rows in [1, 200, ROWS] {
+        let mut txn = database.begin();
+        (0..rows).for_each(|row| txn.put(other, &key(row), &[9; 120]).unwrap());
+        txn.commit().unwrap();
+        let before = checkpoints();
+        let syncs =
+            read_beside_syncs(&file, &database, table, || database.runtime().checkpoint_now());
+        assert!(checkpoints() > before, "a checkpoint was asked for");
+        assert!(syncs >= 2, "{syncs} syncs: one before the record, and one behind it");
     }
 }
