@@ -353,6 +353,11 @@ impl<D: Nand> Runtime<D> {
                 drop(space);
                 self.give_back(xid)?;
             }
+            Wait::Seal(xid) => {
+                drop(space);
+                self.seal_group()?;
+                self.engine().sealed(xid);
+            }
             Wait::ShorterLog => {
                 let mut engine = self.engine();
                 // Another thread may have filled the log meanwhile.

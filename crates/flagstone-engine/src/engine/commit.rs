@@ -68,6 +68,7 @@ impl Commits {
             return Ok(self.request_flush(lsn, durability));
         }
         self.demand_no_garbage(xid)?;
+        self.demand_sealed(xid)?;
         self.try_page_commit(xid)?;
         self.try_run_commit(xid)?;
         self.admit_commit(xid)?;

@@ -48,6 +48,8 @@ pub enum Wait {
     ShorterLog,
     /// Pages of values that a transaction stored and no longer names; the runtime gives them back.
     Garbage(Xid),
+    /// Pages of values that a transaction stored to become durable; the runtime sees to it.
+    Seal(Xid),
     /// Room on the host for the blocks that a commit brings with it; the runtime makes sure of it.
     Reserve,
     /// The log to become durable up to a commit.
@@ -62,10 +64,10 @@ impl Wait {
     /// Whether [`crate::Runtime::supply`] ends the wait at once.
     #[must_use]
     pub const fn is_at_hand(self) -> bool {
-        use Wait::{Garbage, Group, LargerLog, Pages, Reserve, Room, ShorterLog};
+        use Wait::{Garbage, Group, LargerLog, Pages, Reserve, Room, Seal, ShorterLog};
         matches!(
             self,
-            Pages(_) | Group | Room(_) | LargerLog(_) | ShorterLog | Garbage(_) | Reserve
+            Pages(_) | Group | Room(_) | LargerLog(_) | ShorterLog | Garbage(_) | Seal(_) | Reserve
         )
     }
 }

@@ -9,7 +9,8 @@ use crate::error::EngineError;
 use crate::lock::Xid;
 
 impl<D: Nand> Runtime<D> {
-    /// Writes a large value under its transaction's group; the descriptor is then put in its leaf.
+    /// Writes a large value under its transaction's group; the descriptor is then put in its leaf. One sync makes
+    /// the pages of all its values durable, before its commit.
     pub(crate) fn store_value(
         &self,
         xid: Xid,
@@ -32,7 +33,7 @@ impl<D: Nand> Runtime<D> {
             self.engine().end_part(xid, part.len());
             written?;
         }
-        self.seal_group()
+        Ok(())
     }
 
     fn write_part(

@@ -372,7 +372,7 @@ fn losing() -> (Hook, Pages, Pages) {
 fn changes_meet_their_leaves_beside_one_that_does_not_read() {
     const ROWS: u32 = 8_000;
     let little = options(256 << 10);
-    let roomy = options(1 << 20).with_log_pages(512).with_techniques(|techniques| {
+    let roomy = options(1 << 20).with_log_pages(768).with_techniques(|techniques| {
         (techniques.budget, techniques.frame_share) = (Budget::Divided, 0.75);
     });
     for (is_lost, options) in [(false, &little), (true, &little), (false, &roomy), (true, &roomy)] {

@@ -91,7 +91,10 @@ impl Merges {
     fn may_begin(&self, plan: &ReshapePlan) -> Step<bool> {
         Ok(match self.tree(plan.table)?.reshaping {
             Reshaping::None => true,
-            Reshaping::Splits(_) => plan.pages.len() > 1 && plan.rest.is_none(),
+            // A leaf that gives up large values keeps its place, whatever is split beside it.
+            Reshaping::Splits(_) => {
+                (plan.pages.len() > 1 || !plan.dropped.is_empty()) && plan.rest.is_none()
+            }
             Reshaping::Alone => false,
         })
     }

@@ -143,10 +143,13 @@ pub(in crate::engine) struct Reshape {
 }
 
 impl Reshape {
-    /// Whether other splits of the tree may go on beside it: it adds nodes below a node that stays.
+    /// Whether other shared reshapes of the tree may go on beside it: it adds nodes below a node that stays, or
+    /// leaves every node its place.
     pub(in crate::engine) fn is_shared(&self) -> bool {
-        let adds = self.parent.is_some() && self.deletes.is_empty() && self.trims.is_empty();
-        adds && self.rest.is_none() && self.claim.is_none()
+        let stays = self.taken.is_empty() && self.written.is_empty();
+        let is_apart = self.parent.is_some() || stays;
+        let is_split = self.deletes.is_empty() && self.trims.is_empty() && self.rest.is_none();
+        is_apart && is_split && self.claim.is_none()
     }
 
     /// Leaves that split by it; none where leaves join.
@@ -214,7 +217,7 @@ pub(crate) enum Reshaping {
     #[default]
     None,
     /// So many merges that add nodes, each below another node or all below a node that has room for
-    /// all.
+    /// all, or that give up large values and leave the nodes their places.
     Splits(u32),
     /// A single merge that does more, or writes structure deltas that an inner node lacks.
     Alone,

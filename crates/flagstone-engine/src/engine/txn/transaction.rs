@@ -87,6 +87,8 @@ pub(crate) struct Transaction {
     pub(crate) group: Option<GroupId>,
     /// Out-of-line values that it stored and no longer needs.
     pub(crate) dropped: DroppedRefs,
+    /// Pages of values in its group may not be durable yet.
+    pub(in crate::engine) is_unsealed: bool,
     /// Pages of such values that its group no longer has, but may have had in the last checkpoint.
     pub(in crate::engine) given_back: Vec<LogicalPage>,
     /// The part of these pages that the checkpoint being written does not list in the group.

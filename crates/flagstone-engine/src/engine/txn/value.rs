@@ -44,16 +44,16 @@ impl Transactions {
         result: Result<(), EngineError>,
     ) -> Result<(), EngineError> {
         let own = self.transactions.get_mut(&xid).filter(|own| own.doom.is_none());
-        match &result {
+        match (&result, own) {
             // The transaction was ended while the pages were written: its group was given up without
             // them.
-            _ if own.is_none() => self.trims.discard_group(plan.descriptor.group),
+            (_, None) => self.trims.discard_group(plan.descriptor.group),
             // Lists may not lead to all pages that were written.
-            Err(_) => {
+            (Err(_), Some(_)) => {
                 let all = Descriptor::of_pages(plan.descriptor.group, plan.pages());
                 self.drop_stored(xid, &all);
             }
-            Ok(()) => {}
+            (Ok(()), Some(own)) => own.is_unsealed = true,
         }
         result
     }
@@ -70,6 +70,21 @@ impl Transactions {
         match self.transaction(xid)?.dropped.is_empty() {
             true => Ok(()),
             false => Err(Stop::Wait(Wait::Garbage(xid))),
+        }
+    }
+
+    /// Waits until the pages of values that `xid` stored are durable: its record names them (rule D1).
+    pub(in crate::engine) fn demand_sealed(&mut self, xid: Xid) -> Step<()> {
+        match self.transaction(xid)?.is_unsealed {
+            true => Err(Stop::Wait(Wait::Seal(xid))),
+            false => Ok(()),
+        }
+    }
+
+    /// The pages of values that `xid` stored are durable.
+    pub(crate) fn sealed(&mut self, xid: Xid) {
+        if let Some(own) = self.transactions.get_mut(&xid) {
+            own.is_unsealed = false;
         }
     }
 

@@ -116,7 +116,7 @@ impl Merges {
             climb.written.push((level, joined.low, joined.high, lsn));
             deletes = vec![joined.separator];
         };
-        let mut reshape = Reshape {
+        let reshape = Reshape {
             table,
             upto,
             written: std::mem::take(&mut climb.written),
@@ -125,7 +125,7 @@ impl Merges {
             puts,
             deletes,
             trims,
-            taken: Vec::new(),
+            taken: std::mem::take(&mut climb.taken),
             dropped,
             old,
             rest: climb.rest.take(),
@@ -133,11 +133,12 @@ impl Merges {
             frees,
             claim: None,
         };
-        if !reshape.is_shared() && !self.tree(table)?.reshaping.is_none() {
-            return Ok(None);
-        }
-        let group = self.take_group()?;
-        reshape.taken = std::mem::take(&mut climb.taken);
+        let waits = !reshape.is_shared() && !self.tree(table)?.reshaping.is_none();
+        let group = if waits { Ok(None) } else { self.take_group().map(Some) };
+        let Ok(Some(group)) = group else {
+            climb.taken = reshape.taken;
+            return group.map(|_| None);
+        };
         Ok(Some((group, reshape)))
     }
 
