@@ -237,8 +237,8 @@ impl Engine {
     fn next_step(&mut self) -> Step<Next> {
         let mut is_merging = false;
         // Merges alone could go on for ever, and leave the cycle to a commit that finds the log full.
-        let first =
-            (self.must_checkpoint() && self.is_checkpoint_behind()).then_some(Task::Checkpoint);
+        let first = (self.must_checkpoint() && self.is_checkpoint_behind() && !self.must_evict())
+            .then_some(Task::Checkpoint);
         let of_merges = ORDER.iter().position(|task| *task == Task::Merge).unwrap_or(0);
         let (before, after) = ORDER.split_at(of_merges);
         for task in before.iter().chain(&first).chain(after) {

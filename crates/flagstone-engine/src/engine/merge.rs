@@ -95,6 +95,11 @@ impl MergePlanner {
         self.key = next.unwrap_or_default();
     }
 
+    /// There is a new obstacle: leaves that were found before may be behind it, which only a search sees.
+    fn forget_found(&mut self) {
+        (self.found, self.search.found) = Default::default();
+    }
+
     /// Where the search goes on: a tree and a key.
     pub(in crate::engine) fn place(&self) -> (Table, &[u8]) {
         (Table::of(self.tree as u32), &self.key)
@@ -186,6 +191,7 @@ impl Merges {
     pub(in crate::engine) fn give_up_split(&mut self) -> Option<bool> {
         let page = self.planner.short.take()?;
         self.planner.target = None;
+        self.planner.forget_found();
         Some(self.obstacles.note_lack(page))
     }
 
@@ -197,6 +203,7 @@ impl Merges {
         error: &EngineError,
     ) -> bool {
         let is_new = self.obstacles.note_unreadable(page, error);
+        self.planner.forget_found();
         let target = self.planner.target.take();
         let place = target.map(|target| self.place_of(target.table, &target.key));
         // A neighbour's merge may have wanted the page.

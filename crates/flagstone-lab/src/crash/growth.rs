@@ -44,7 +44,7 @@ fn growth(scenario: &Scenario<File>) -> (u32, u32) {
 #[test]
 fn every_power_cut_while_a_file_grows_recovers() {
     for seed in 0..2 {
-        let scenario = scenario(seed, 200, &GROWING);
+        let scenario = scenario(seed, 400, &GROWING);
         let (begin, end) = growth(&scenario);
         assert!(end >= begin + 6, "seed {seed}: {begin} to {end}");
         let tally = explored::<Engine>(&scenario, 1);

@@ -153,7 +153,7 @@ pub struct Runner<S, C> {
 }
 
 /// Commits that the last pages of a worn-out device may still take.
-const WORN_COMMITS_MAX: u32 = 200;
+const WORN_COMMITS_MAX: u32 = 2_000;
 
 /// Snapshots that are kept at a time: each holds room.
 const KEPT_MAX: usize = 2;

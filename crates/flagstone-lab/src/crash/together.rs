@@ -68,7 +68,12 @@ impl Together {
             Self::ClaimedPages => CommitBy::Claims,
             Self::Flagged => CommitBy::Flags,
         };
-        let log_pages = if self == Self::Split { options.log_pages } else { LOG_PAGES };
+        let log_pages = match self {
+            Self::Split => options.log_pages,
+            // Few checkpoints ask for installs.
+            Self::Groups => LOG_PAGES,
+            _ => LOG_PAGES,
+        };
         let options = options.with_log_pages(log_pages);
         let options = options.with_techniques(|techniques| techniques.commit = commit);
         if commit == CommitBy::Log {

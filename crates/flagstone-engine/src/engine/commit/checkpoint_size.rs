@@ -63,7 +63,7 @@ impl Commits {
     }
 
     /// Whether the cycle under way has to go on before other work: the log's room for commits went faster
-    /// than the bytes to be copied, since the cycle began, or nothing is left but to end it.
+    /// than the bytes to be copied, since the cycle began, or half of it is gone and all is copied.
     pub(in crate::engine) fn is_checkpoint_behind(&self) -> bool {
         let owed = self.cycle.copies_owed(self.memory.packed);
         let room = self.room_beside(owed);
@@ -71,9 +71,13 @@ impl Commits {
             Phase::Idle => self.is_log_filling(),
             Phase::Merging { .. } | Phase::Copying { .. } => {
                 let (owed_first, room_first) = (self.cycle.owed_first, self.cycle.room_first);
-                owed as u128 * u128::from(room_first) > owed_first as u128 * u128::from(room)
+                let is_late = |left: u128, first: u128| {
+                    left * u128::from(room_first) > first * u128::from(room)
+                };
+                owed > 0 && room == 0 || is_late(owed as u128, owed_first as u128)
             }
-            Phase::Settling { .. } | Phase::Saving => true,
+            // What is left is short: a part of the room is kept for it.
+            Phase::Settling { .. } | Phase::Saving => 2 * room <= self.cycle.room_first,
         }
     }
 

@@ -80,6 +80,9 @@ impl Merges {
             return self.catch_up(page);
         }
         if self.is_put_off(table, range)? {
+            if !is_due {
+                self.note_emptied(table, &low);
+            }
             self.await_installs();
             return Ok(None);
         }

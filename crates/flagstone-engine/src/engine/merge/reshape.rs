@@ -69,14 +69,17 @@ impl Merges {
         let own_page = plan.page;
         let mut plan = plan;
         let mut gone = Vec::new();
-        if plan.pages.len() == 1 && self.is_underfull(table, plan.page, &plan.pages[0])? {
-            let mut named = 0;
+        // Beside others a leaf keeps its place: it joins a neighbour when its turn comes.
+        let may_join = plan.pages.len() == 1 && self.tree(table)?.reshaping.is_none();
+        if may_join && self.is_underfull(table, plan.page, &plan.pages[0])? {
+            let mut separators = 0;
+            let named = |plan: &ReshapePlan| plan.dropped.iter().map(Vec::len).sum::<usize>();
             while gone.len() < NEIGHBOURS_MAX
-                && named < self.payload_size
+                && separators + named(&plan) < self.payload_size
                 && (gone.is_empty() || plan.is_empty())
                 && let Some(merged) = self.merge_with_neighbour(&mut plan)?
             {
-                named += merged.0.len();
+                separators += merged.0.len();
                 gone.push(merged);
             }
             if gone.is_empty() && plan.dropped.is_empty() {
@@ -110,7 +113,7 @@ impl Merges {
         let is_alone = match tree.reshaping {
             Reshaping::None => false,
             // Parts of a leaf reach flash one after the other.
-            Reshaping::Splits(_) => pages > self.split_max(),
+            Reshaping::Splits(_) => 2 * pages > self.split_max(),
             Reshaping::Alone => true,
         };
         Ok(pages > 0 && (is_alone || self.are_images_many() || self.are_many_open(pages)))

@@ -127,12 +127,7 @@ impl Merges {
             // Both leaves were merged anew.
             (plan.dropped, plan.grown) = (Vec::new(), 0);
         }
-        let known = plan.dropped.len();
-        for descriptor in merged.dropped_refs {
-            if !plan.dropped[..known].contains(&descriptor) {
-                plan.dropped.push(descriptor);
-            }
-        }
+        plan.dropped.extend(merged.dropped_refs);
         plan.grown += merged.entry_count as i64 - entries;
         plan.old.push(old);
         Ok(Some((separator, right_page)))
