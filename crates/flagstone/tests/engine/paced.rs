@@ -101,7 +101,7 @@ fn large_values_are_synced_together() {
     let mut rng = Pcg64Mcg::seed_from_u64(7);
     // A row in three has pages of its own; the key fills the leaf.
     let key = |row: u64| [&row.to_be_bytes()[..], &[7; 200]].concat();
-    let value = |row: u64| vec![7; if row % 3 == 0 { 6_000 } else { 400 }];
+    let value = |row: u64| vec![7; if row.is_multiple_of(3) { 6_000 } else { 400 }];
     for first in (0..6_000).step_by(100) {
         let mut load = database.begin();
         (first..first + 100).for_each(|row| load.put(table, &key(row), &value(row)).unwrap());
