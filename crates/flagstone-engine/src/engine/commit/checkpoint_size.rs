@@ -76,7 +76,7 @@ impl Commits {
                 };
                 owed > 0 && room == 0 || is_late(owed as u128, owed_first as u128)
             }
-            // What is left is short: a part of the room is kept for it.
+            // Nodes and a record are left, a short piece of work: half of the room is kept for it.
             Phase::Settling { .. } | Phase::Saving => 2 * room <= self.cycle.room_first,
         }
     }

@@ -436,8 +436,8 @@ mod tests {
         load.check(&snapshot);
     }
 
-    /// Goal: leaves that nothing is left of go together, a group for many of them, and the leaf that is left
-    /// has what is left. Method: a queue's head, the rows of 150 leaves.
+    /// Goal: empty leaves go together, a group for many of them, and no other row goes with them. Method: a queue
+    /// loses its first rows, those of 150 leaves.
     #[test]
     fn leaves_that_are_emptied_go_together() {
         let mut load = Load::new();
@@ -465,8 +465,8 @@ mod tests {
     }
 
     /// Goal: no image is made of a leaf with many changes while its merge would have to wait for reshapes
-    /// under way. Method: what is said of leaves with few and with many changes, before and beside a reshape
-    /// of every kind.
+    /// under way. Method: the answer for leaves with few and with many changes, before and beside a reshape of
+    /// every kind.
     #[test]
     fn a_leaf_of_many_deltas_is_put_off_before_its_images_are_made() {
         let mut load = Load::new();
